@@ -1,0 +1,176 @@
+"""The private names of Keras and TensorFlow that the package needs.
+
+Each stands here once, with the reason, and `tests/test_compat.py` fails when
+one moves or changes its meaning.
+"""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+# `keras.Model(inputs, outputs)` returns this class, which has no public name;
+# a functional `AccumModel` must inherit from it.
+from keras.src.models.functional import Functional as Functional
+
+# Tells `Model(inputs, outputs)` from the constructor of a subclass.
+from keras.src.models.model import (
+    functional_init_arguments as functional_init_arguments,
+)
+
+# TensorFlow's own table of which operations read and which write a resource;
+# it alone covers control flow and function calls.
+from tensorflow.python.framework import auto_control_deps_utils
+
+
+def forward(model: keras.Model, x: Any) -> Any:
+    """Calls a model for training, as Keras' `train_step` does."""
+    # Keras passes `training` only where `call` accepts it.
+    if model._call_has_training_arg:
+        return model(x, training=True)
+    return model(x)
+
+
+def compute_loss(
+    model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any
+) -> tf.Tensor:
+    """Computes a model's total loss, whichever signature it overrides."""
+    # `_compute_loss` bridges overrides without the `training` argument.
+    return model._compute_loss(
+        x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True
+    )
+
+
+def update_loss_tracker(model: keras.Model, loss: tf.Tensor, x: Any) -> None:
+    """Updates the metric behind `logs["loss"]`."""
+    # Keras does this in `train_step`, for which we stand in.
+    first = next(leaf for leaf in keras.tree.flatten(x) if leaf is not None)
+    model._loss_tracker.update_state(loss, sample_weight=tf.shape(first)[0])
+
+
+def compile_loss(model: keras.Model) -> keras.losses.Loss | None:
+    """Returns the loss that `compile` made of the `loss` argument."""
+    # It alone matches losses, targets, weights and outputs of any structure.
+    return model._compile_loss
+
+
+def set_compile_loss(model: keras.Model, loss: keras.losses.Loss) -> None:
+    """Puts another object in the place of the compiled loss."""
+    # Past `__setattr__`, which would start to track it.
+    vars(model)["_compile_loss"] = loss
+
+
+def clone_loss(loss: keras.losses.Loss) -> keras.losses.Loss:
+    """Copies a loss, sharing what it holds."""
+    # `copy.copy` goes through the saving machinery of `KerasSaveable`.
+    clone = object.__new__(type(loss))
+    vars(clone).update(vars(loss))
+    return clone
+
+
+def flat_losses(loss: keras.losses.Loss) -> list:
+    """Returns the entries of a compiled loss, in the order of its calls."""
+    return loss._flat_losses
+
+
+def replace_flat_losses(
+    loss: keras.losses.Loss,
+    terms: list[Callable[..., tf.Tensor]],
+    trackers: list,
+) -> None:
+    """Gives a cloned compiled loss other terms and per-output trackers."""
+    # The named tuples carry path, weight and name of each output.
+    loss._flat_losses = [
+        entry._replace(loss=term)
+        for entry, term in zip(loss._flat_losses, terms, strict=True)
+    ]
+    loss._metrics = trackers
+
+
+def get_mask(tensor: Any) -> Any:
+    """Returns the Keras mask that rides on a tensor, or `None`."""
+    return getattr(tensor, "_keras_mask", None)
+
+
+def set_mask(tensor: Any, mask: Any) -> None:
+    """Attaches a Keras mask to a tensor."""
+    # Losses report `ignore_class` in this way; there is no public setter.
+    if mask is not None:
+        tensor._keras_mask = mask
+
+
+def stored_value(variable: keras.Variable) -> Any:
+    """Returns the value of a variable, whatever scope is active."""
+    # `value` asks the active scope, which asks here.
+    if variable._value is None:
+        return variable._initializer(variable._shape, dtype=variable._dtype)
+    return variable._value
+
+
+def layers_of(model: keras.Model) -> Iterator[keras.layers.Layer]:
+    """Iterates over a model and all layers in it, nested ones included."""
+    # `Model.layers` is neither recursive nor does it hold the model itself.
+    yield from model._flatten_layers()
+
+
+def own_variables(layer: keras.layers.Layer) -> list[keras.Variable]:
+    """Returns the variables of a layer without those of its sublayers."""
+    # Also those of its seed generators, which `variables` mixes with others.
+    return [
+        *layer._trainable_variables,
+        *layer._non_trainable_variables,
+        *(generator.state for generator in layer._seed_generators),
+    ]
+
+
+def has_added_loss(layer: keras.layers.Layer) -> bool:
+    """Whether a layer called `add_loss` inside a collecting scope."""
+    return bool(layer._loss_ids)
+
+
+def metric_function(metric: keras.metrics.Metric) -> Callable | None:
+    """Returns the function that a metric averages, or `None`."""
+    return getattr(metric, "_fn", None)
+
+
+def set_metric_function(metric: keras.metrics.Metric, function: Any) -> None:
+    """Replaces the function that a metric averages."""
+    metric._fn = function
+
+
+def flat_metrics(model: keras.Model) -> list[keras.metrics.Metric]:
+    """Returns the metrics given to `compile`, one by one."""
+    # `Model.metrics` holds them bundled in one object.
+    bundle = model._compile_metrics
+    return [] if bundle is None else list(bundle.metrics)
+
+
+def has_stock_moments(layer: keras.layers.BatchNormalization) -> bool:
+    """Whether a layer computes its batch moments as Keras does."""
+    return type(layer)._moments is keras.layers.BatchNormalization._moments
+
+
+def batch_moments(layer: keras.layers.BatchNormalization) -> Callable:
+    """Returns the method `(inputs, mask) -> (mean, variance)` of a layer."""
+    # The one place that sees the inputs, the mask and both moments.
+    return layer._moments
+
+
+def set_batch_moments(
+    layer: keras.layers.BatchNormalization, method: Callable | None
+) -> None:
+    """Replaces that method on one layer, or gives Keras' own back."""
+    if method is None:
+        del vars(layer)["_moments"]
+    else:
+        vars(layer)["_moments"] = method
+
+
+def written_resources(operation: tf.Operation) -> list[tf.Tensor]:
+    """Returns the resource inputs that an operation may write."""
+    _, writes = auto_control_deps_utils.get_read_write_resource_inputs(
+        operation
+    )
+    return list(writes)

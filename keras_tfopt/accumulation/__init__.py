@@ -1,0 +1,12 @@
+"""The maths of a step: from a batch to gradients, in micro-batches or whole."""
+
+from keras_tfopt.accumulation.build import ExactnessWarning as ExactnessWarning
+from keras_tfopt.accumulation.build import build_split_step as build_split_step
+from keras_tfopt.accumulation.build import build_whole_step as build_whole_step
+from keras_tfopt.accumulation.pure_step import SplitStep as SplitStep
+from keras_tfopt.accumulation.pure_step import StepResult as StepResult
+from keras_tfopt.accumulation.pure_step import WholeStep as WholeStep
+from keras_tfopt.accumulation.purity import Effects as Effects
+from keras_tfopt.accumulation.state import (
+    register_row_state as register_row_state,
+)

@@ -1,0 +1,185 @@
+"""Making the pure step of a model, or refusing with the reason."""
+
+from collections.abc import Callable
+from typing import Any
+import warnings
+
+import keras
+import tensorflow as tf
+
+from keras_tfopt.accumulation.discovery import Discovery
+from keras_tfopt.accumulation.discovery import discover
+from keras_tfopt.accumulation.microstep import Microstep
+from keras_tfopt.accumulation.microstep import MicrostepResult
+from keras_tfopt.accumulation.microstep import Share
+from keras_tfopt.accumulation.microstep import read_values
+from keras_tfopt.accumulation.pure_step import SplitStep
+from keras_tfopt.accumulation.pure_step import WholeStep
+from keras_tfopt.accumulation.purity import Effects
+from keras_tfopt.accumulation.purity import find_effects
+from keras_tfopt.accumulation.split import take_rows
+from keras_tfopt.accumulation.state import StateRules
+
+
+class ExactnessWarning(UserWarning):
+    """Says what is assumed where splitting cannot be proven exact."""
+
+
+def build_whole_step(
+    model: keras.Model, example: Any, run_eagerly: bool
+) -> tuple[WholeStep, Effects]:
+    """Makes the pure step for batches that are not split.
+
+    Args:
+        model: A compiled Keras model; it is built here where it is not.
+        example: Nest of tensor specs of a batch; a batch when `run_eagerly`.
+        run_eagerly: Boolean. Whether the step runs without a graph.
+
+    Returns:
+        The step, and the effects that it has past Keras.
+    """
+    found = discover(model, _runner(example, run_eagerly))
+    trainable = _build_optimizer(model)
+    definition = Microstep(model, trainable, found.written, [])
+    if run_eagerly:
+        return WholeStep(definition, trainable, found.written), Effects()
+    function = _trace(definition, example, [], None)
+    step = WholeStep(function, trainable, found.written)
+    return step, find_effects(function)
+
+
+def build_split_step(
+    model: keras.Model,
+    example: Any,
+    run_eagerly: bool,
+    tracker_weight: float,
+) -> SplitStep:
+    """Makes the pure step for batches that are split.
+
+    Args:
+        model: A compiled Keras model; it is built here where it is not.
+        example: Nest of tensor specs of a micro-batch; a batch when
+            `run_eagerly`.
+        run_eagerly: Boolean. Whether the step runs without a graph.
+        tracker_weight: Float. Weight of a batch in the per-output trackers.
+
+    Returns:
+        `SplitStep`.
+
+    Raises:
+        ValueError: If the model does something in its forward pass that would
+            not be the same in parts.
+    """
+    found = discover(model, _runner(example, run_eagerly))
+    trainable = _build_optimizer(model)
+    rules = StateRules(model, found.written)
+    _refuse(_scaled_parameters(trainable) + rules.refused)
+    definition = Microstep(
+        model, trainable, rules.carried, rules.normalizers, tracker_weight
+    )
+    share = Share(
+        tf.TensorSpec((), tf.int32),
+        tf.TensorSpec((found.loss_evaluations,), tf.float32),
+    )
+    if run_eagerly:
+        function, like = definition, _trial(definition, example, share)
+    else:
+        function = _trace(definition, example, rules.carried, share)
+        like = MicrostepResult(*function.structured_outputs)
+        _refuse_effects(find_effects(function), found)
+    for assumption in found.assumptions:
+        warnings.warn(
+            f"Splitting batches may not be exact. {assumption} "
+            "`model.compile` without `accumulation_steps` and "
+            "`microbatch_size` makes no assumption.",
+            ExactnessWarning,
+            stacklevel=2,
+        )
+    keeps_logs = (
+        type(model).compute_metrics is not keras.Model.compute_metrics
+    )
+    return SplitStep(function, like, definition, keeps_logs)
+
+
+def _runner(example: Any, run_eagerly: bool) -> Callable:
+    def run(observe: Callable) -> None:
+        if run_eagerly:
+            observe(example)
+        else:
+            tf.function(observe, autograph=False).get_concrete_function(example)
+
+    return run
+
+
+def _build_optimizer(model: keras.Model) -> list[keras.Variable]:
+    trainable = list(model.trainable_variables)
+    if model.optimizer is not None and not model.optimizer.built:
+        model.optimizer.build(trainable)
+    return trainable
+
+
+def _trace(
+    definition: Microstep,
+    example: Any,
+    state: list[keras.Variable],
+    share: Share | None,
+) -> tf.types.experimental.ConcreteFunction:
+    return tf.function(
+        definition.__call__, autograph=False
+    ).get_concrete_function(
+        example, _specs(definition.trainable), _specs(state), share
+    )
+
+
+def _trial(
+    definition: Microstep, batch: Any, share: Share
+) -> MicrostepResult:
+    """Runs one row, for the structure of what a micro-step returns."""
+    return definition(
+        take_rows(batch, 0, 1),
+        read_values(definition.trainable),
+        read_values(definition.updated),
+        Share(tf.constant(1), tf.ones(share.denominators.shape)),
+    )
+
+
+def _specs(variables: list[keras.Variable]) -> list[tf.TensorSpec]:
+    return [tf.TensorSpec(v.shape, v.dtype) for v in variables]
+
+
+def _scaled_parameters(trainable: list[keras.Variable]) -> list[str]:
+    return [
+        f"variable '{variable.path}', which the optimizer overwrites with its "
+        "gradient"
+        for variable in trainable
+        if getattr(variable, "overwrite_with_gradient", False)
+    ]
+
+
+def _refuse_effects(effects: Effects, found: Discovery) -> None:
+    if effects.random_ops:
+        found.assumptions.append(
+            f"{', '.join(effects.random_ops)} draws from TensorFlow's hidden "
+            "generator, whose numbers cannot be repeated; `keras.random` with "
+            "a `SeedGenerator` can."
+        )
+    _refuse(
+        [f"tf.Variable '{name}', written past Keras" for name in effects.writes]
+        + [
+            f"Python function '{name}', which may have effects; "
+            "`tf.numpy_function(..., stateful=False)` declares that it has none"
+            for name in effects.python_ops
+        ]
+    )
+
+
+def _refuse(reasons: list[str]) -> None:
+    if reasons:
+        raise ValueError(
+            "Batches of this model cannot be split exactly. Its forward pass "
+            "changes state that would be changed once per micro-batch instead "
+            f"of once per batch. Received: {'; '.join(reasons)}. Expected: no "
+            "such state. Train without `accumulation_steps`, "
+            "`microbatch_size` and `gather_steps`, or declare a layer whose "
+            "state only sums over rows with `register_row_state`."
+        )

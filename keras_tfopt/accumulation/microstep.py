@@ -1,0 +1,187 @@
+"""One micro-batch: forward pass, loss, gradients and metrics, writing nothing."""
+
+import dataclasses
+from typing import Any
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+from keras_tfopt import _compat
+from keras_tfopt.accumulation.batch_norm import Moments
+from keras_tfopt.accumulation.batch_norm import captured_moments
+from keras_tfopt.accumulation.gradients import Gradient
+from keras_tfopt.accumulation.losses import MicrobatchLoss
+from keras_tfopt.accumulation.losses import replaced_compile_loss
+from keras_tfopt.accumulation.scope import RecordingScope
+from keras_tfopt.accumulation.split import count_rows
+
+
+class Share(NamedTuple):
+    """What a micro-batch must know of the batch that it belongs to.
+
+    Attributes:
+        rows: Int32 scalar. Rows of the whole batch.
+        denominators: Float32 vector. What the loss of each output is divided
+            by, over the whole batch.
+    """
+
+    rows: tf.Tensor
+    denominators: tf.Tensor
+
+
+class MicrostepResult(NamedTuple):
+    """What a micro-batch contributes to a step.
+
+    Attributes:
+        gradients: One entry per trainable variable.
+        updates: New values of the variables that the forward pass wrote.
+        moments: `Moments` of each call of each merged normalization layer.
+        denominators: Float32 vector. Local denominators of the losses.
+        logs: What `compute_metrics` returned.
+    """
+
+    gradients: list[Gradient]
+    updates: list[tf.Tensor]
+    moments: list[list[Moments]]
+    denominators: tf.Tensor
+    logs: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Microstep:
+    """The pure function of one micro-batch.
+
+    All variables that are read or written come in as tensors and go out as
+    tensors, so that it can stand in a loop, under XLA, or be thrown away.
+
+    Args:
+        model: A compiled and built Keras model.
+        trainable: List of the variables to differentiate.
+        updated: List of the variables whose new values are returned.
+        normalizers: List of the BatchNormalization layers whose moments are
+            returned in place of new statistics.
+        tracker_weight: Float. Weight of a batch in the per-output trackers.
+    """
+
+    model: keras.Model
+    trainable: list[keras.Variable]
+    updated: list[keras.Variable]
+    normalizers: list[keras.layers.BatchNormalization]
+    tracker_weight: float = 1.0
+
+    def __call__(
+        self,
+        data: Any,
+        weights: list[tf.Tensor],
+        state: list[tf.Tensor],
+        share: Share | None,
+    ) -> MicrostepResult:
+        """Runs a micro-batch, or a whole batch.
+
+        Args:
+            data: Nest `x`, `(x, y)` or `(x, y, sample_weight)`.
+            weights: Values of the trainable variables.
+            state: Values of the updated variables, or an empty list to read
+                the variables themselves.
+            share: `Share` of a micro-batch, or `None` for a whole batch, whose
+                loss is then computed by Keras alone.
+
+        Returns:
+            `MicrostepResult`.
+        """
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        tape = tf.GradientTape(watch_accessed_variables=False)
+        mapping = list(zip(self.trainable, weights, strict=True))
+        if state:
+            mapping += zip(self.updated, state, strict=True)
+        scope = RecordingScope(mapping, tape)
+        with captured_moments(self.normalizers) as moments:
+            with tape, scope:
+                tape.watch(weights)
+                y_pred = _compat.forward(self.model, x)
+                loss, denominators = self._loss(
+                    data, x, y, y_pred, sample_weight, share
+                )
+        gradients = self._gradients(tape, loss, weights, scope)
+        with scope:
+            logs = self.model.compute_metrics(x, y, y_pred, sample_weight)
+        return MicrostepResult(
+            gradients,
+            [scope.get_current_value(variable) for variable in self.updated],
+            moments,
+            denominators,
+            logs,
+        )
+
+    def _loss(
+        self,
+        data: Any,
+        x: Any,
+        y: Any,
+        y_pred: Any,
+        sample_weight: Any,
+        share: Share | None,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the loss to differentiate and the local denominators."""
+        denominators = tf.zeros((0,))
+        compiled = _compat.compile_loss(self.model)
+        arguments = (self.model, x, y, y_pred, sample_weight)
+        if share is None:
+            loss = _compat.compute_loss(*arguments)
+            row_weight = None
+        else:
+            row_weight = tf.cast(count_rows(data) / share.rows, tf.float32)
+            if compiled is None:
+                loss = _compat.compute_loss(*arguments)
+            else:
+                exact = MicrobatchLoss(
+                    compiled,
+                    share.denominators,
+                    row_weight,
+                    self.tracker_weight,
+                )
+                with replaced_compile_loss(self.model, exact.loss):
+                    loss = _compat.compute_loss(*arguments)
+                denominators = exact.local_denominators
+        _compat.update_loss_tracker(self.model, loss, x)
+        if row_weight is not None:
+            loss *= tf.cast(row_weight, loss.dtype)
+        if self.model.optimizer is not None:
+            loss = self.model.optimizer.scale_loss(loss)
+        return loss, denominators
+
+    def _gradients(
+        self,
+        tape: tf.GradientTape,
+        loss: tf.Tensor,
+        weights: list[tf.Tensor],
+        scope: RecordingScope,
+    ) -> list[Gradient]:
+        """Differentiates with respect to the weights.
+
+        A weight that the forward pass overwrote has two sources: the value
+        before and the value after.
+        """
+        sources = list(weights)
+        overwritten = {}
+        for index, variable in enumerate(self.trainable):
+            if any(variable is written for written in scope.written):
+                overwritten[index] = len(sources)
+                sources.append(scope.get_current_value(variable))
+        gradients = tape.gradient(loss, sources)
+        for index, source in overwritten.items():
+            gradients[index] = _sum(gradients[index], gradients[source])
+        return gradients[: len(weights)]
+
+
+def _sum(first: Gradient, second: Gradient) -> Gradient:
+    if first is None or second is None:
+        return second if first is None else first
+    return tf.convert_to_tensor(first) + tf.convert_to_tensor(second)
+
+
+
+def read_values(variables: list[keras.Variable]) -> list[tf.Tensor]:
+    """Returns the values of variables as tensors."""
+    return [tf.convert_to_tensor(variable.value) for variable in variables]

@@ -1,0 +1,104 @@
+"""How a training step runs, as data."""
+
+import dataclasses
+import numbers
+from typing import Any
+
+
+def check_positive_integer(name: str, value: Any) -> None:
+    """Raises if an optional setting is not a positive integer.
+
+    Args:
+        name: String. The argument's name, for the message.
+        value: The argument. `None` means "not set" and passes.
+
+    Raises:
+        ValueError: If `value` is not an integer of at least 1.
+    """
+    if value is None:
+        return
+    is_integer = isinstance(value, numbers.Integral)
+    if not is_integer or isinstance(value, bool) or value < 1:
+        raise ValueError(
+            f"Invalid value for argument `{name}`. "
+            f"Received: {name}={value!r} (of type {type(value).__name__}). "
+            "Expected: an integer of at least 1, or None to leave it unset."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class ExecutionPlan:
+    """Says how one training step runs.
+
+    A plan changes what a step costs in memory and time and never what it
+    computes. Nothing else decides how a step runs, so that a recovery, a
+    schedule or a search only has to propose another plan.
+
+    Example:
+
+    ```python
+    from keras_tfopt import ExecutionPlan
+
+    plan = ExecutionPlan(microbatch_size=32)
+    assert plan.is_split
+    assert not ExecutionPlan().is_split
+    ```
+
+    Args:
+        accumulation_steps: Integer or `None`. Number of micro-batches that each
+            batch is split into; their sizes differ by at most one row. Defaults
+            to `None`, which means no splitting.
+        microbatch_size: Integer or `None`. Rows of a micro-batch; the last one
+            may be smaller. Excludes `accumulation_steps`. Defaults to `None`.
+        jit_compile: Boolean. Whether XLA compiles the pure part of the step.
+            Defaults to `False`.
+
+    Raises:
+        ValueError: If a number is not a positive integer, or if both ways of
+            splitting are given.
+    """
+
+    accumulation_steps: int | None = None
+    microbatch_size: int | None = None
+    jit_compile: bool = False
+
+    def __post_init__(self) -> None:
+        check_positive_integer("accumulation_steps", self.accumulation_steps)
+        check_positive_integer("microbatch_size", self.microbatch_size)
+        if (
+            self.accumulation_steps is not None
+            and self.microbatch_size is not None
+        ):
+            raise ValueError(
+                "Arguments `accumulation_steps` and `microbatch_size` exclude "
+                "each other. Received: "
+                f"accumulation_steps={self.accumulation_steps}, "
+                f"microbatch_size={self.microbatch_size}. Expected: one of "
+                "them. Give the number of micro-batches or their size."
+            )
+
+    @property
+    def is_split(self) -> bool:
+        """Whether batches are split into micro-batches."""
+        return self.accumulation_steps is not None or (
+            self.microbatch_size is not None
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanEvent:
+    """A change of plan, with its reason.
+
+    Attributes:
+        step: Integer. Optimizer updates made before the change.
+        reason: String. Why the plan changed.
+        old: `ExecutionPlan` before.
+        new: `ExecutionPlan` after.
+        seconds: Float. What the change cost in wall time.
+    """
+
+    step: int
+    reason: str
+    old: ExecutionPlan
+    new: ExecutionPlan
+    seconds: float

@@ -1,0 +1,60 @@
+"""Optimizer updates one variable after the other, for their memory."""
+
+from collections.abc import Iterator
+import contextlib
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+@contextlib.contextmanager
+def chained_updates(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
+    """Makes an optimizer update its variables in a chain.
+
+    In a graph, Keras' updates do not depend on each other, and TensorFlow may
+    hold the temporaries of all variables at once. In a chain there are those of
+    one variable at a time, and the results are the same.
+
+    Args:
+        optimizer: The optimizer; inside a `LossScaleOptimizer` the inner one
+            is chained.
+    """
+    while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer = optimizer.inner_optimizer
+    update_step = optimizer.update_step
+    previous: list[tf.Operation] = []
+
+    def update(gradient: Any, variable: Any, learning_rate: Any) -> None:
+        if tf.executing_eagerly():
+            update_step(gradient, variable, learning_rate)
+            return
+        graph = tf.compat.v1.get_default_graph()
+        known = len(graph.get_operations())
+        with tf.control_dependencies(previous):
+            update_step(gradient, variable, learning_rate)
+        writes = [
+            operation
+            for operation in graph.get_operations()[known:]
+            if _may_write(operation)
+        ]
+        if not writes:
+            raise RuntimeError(
+                f"{type(optimizer).__name__}.update_step wrote nothing for "
+                f"variable '{variable.path}'. Expected: an assignment."
+            )
+        previous[:] = writes
+
+    # Past `__setattr__`, which would start to track it.
+    vars(optimizer)["update_step"] = update
+    try:
+        yield
+    finally:
+        del vars(optimizer)["update_step"]
+
+
+def _may_write(operation: tf.Operation) -> bool:
+    takes_resource = any(
+        tensor.dtype == tf.resource for tensor in operation.inputs
+    )
+    return takes_resource and operation.type != "ReadVariableOp"

@@ -1,0 +1,62 @@
+"""Whether a compiled model's step can be split, and why not."""
+
+import keras
+import tensorflow as tf
+
+
+def is_manageable(model: keras.Model) -> bool:
+    """Whether our step can stand in for Keras' own step of a model.
+
+    A model with its own `train_step`, or with several replicas, keeps the step
+    that Keras makes.
+    """
+    return not has_own_train_step(model) and _replicas(model) == 1
+
+
+def has_own_train_step(model: keras.Model) -> bool:
+    """Whether a model's class overrides `train_step`."""
+    return type(model).train_step is not keras.Model.train_step
+
+
+def check_splittable(model: keras.Model) -> None:
+    """Raises if the steps of a compiled model cannot consist of parts.
+
+    Raises:
+        ValueError: Names what prevents it and the way out.
+    """
+    settings = "`accumulation_steps`, `microbatch_size` or `gather_steps`"
+    if has_own_train_step(model):
+        raise ValueError(
+            "A model with its own `train_step` cannot be split. Received: "
+            f"{type(model).__name__}.train_step with {settings} set. "
+            "Expected: Keras' `train_step`. Override `compute_loss`, "
+            "`compute_metrics` or `call` instead, or leave these settings "
+            "unset and accumulate inside of `train_step`."
+        )
+    steps = _accumulation_of(model.optimizer)
+    if steps:
+        raise ValueError(
+            "Gradients would be accumulated twice. Received: "
+            f"gradient_accumulation_steps={steps} in the optimizer with "
+            f"{settings} set in the model. Expected: one of them. Leave "
+            "`gradient_accumulation_steps` unset; the model's settings are "
+            "exact."
+        )
+    if _replicas(model) > 1:
+        raise ValueError(
+            "Batches cannot be split under a distribution strategy with more "
+            f"than one replica. Received: {_replicas(model)} replicas with "
+            f"{settings} set. Expected: one replica. Leave these settings "
+            "unset under this strategy."
+        )
+
+
+def _accumulation_of(optimizer: keras.optimizers.Optimizer) -> int | None:
+    while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer = optimizer.inner_optimizer
+    return getattr(optimizer, "gradient_accumulation_steps", None)
+
+
+def _replicas(model: keras.Model) -> int:
+    strategy: tf.distribute.Strategy = model.distribute_strategy
+    return strategy.num_replicas_in_sync
