@@ -42,10 +42,11 @@ def build_whole_step(
     trainable = _build_optimizer(model)
     definition = Microstep(model, trainable, found.written, [])
     if run_eagerly:
-        return WholeStep(definition, trainable, found.written), Effects()
+        # Only graphs have a use for the structure of the logs.
+        return WholeStep(definition, None, definition), Effects()
     function = _trace(definition, example, [], None)
-    step = WholeStep(function, trainable, found.written)
-    return step, find_effects(function)
+    like = MicrostepResult(*function.structured_outputs)
+    return WholeStep(function, like, definition), find_effects(function)
 
 
 def build_split_step(
@@ -95,10 +96,7 @@ def build_split_step(
             ExactnessWarning,
             stacklevel=2,
         )
-    keeps_logs = (
-        type(model).compute_metrics is not keras.Model.compute_metrics
-    )
-    return SplitStep(function, like, definition, keeps_logs)
+    return SplitStep(function, like, definition)
 
 
 def _runner(example: Any, run_eagerly: bool) -> Callable:

@@ -38,7 +38,8 @@ class MicrostepResult(NamedTuple):
         updates: New values of the variables that the forward pass wrote.
         moments: `Moments` of each call of each merged normalization layer.
         denominators: Float32 vector. Local denominators of the losses.
-        logs: What `compute_metrics` returned.
+        logs: What `compute_metrics` returned where the model overrides it,
+            else an empty tuple.
     """
 
     gradients: list[Gradient]
@@ -111,8 +112,13 @@ class Microstep:
             [scope.get_current_value(variable) for variable in self.updated],
             moments,
             denominators,
-            logs,
+            logs if self._has_own_logs else (),
         )
+
+    @property
+    def _has_own_logs(self) -> bool:
+        stock = keras.Model.compute_metrics
+        return type(self.model).compute_metrics is not stock
 
     def _loss(
         self,

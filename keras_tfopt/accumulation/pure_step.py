@@ -29,8 +29,9 @@ class StepResult(NamedTuple):
     Attributes:
         gradients: One entry per trainable variable, for the optimizer.
         updates: New values of the variables in `updated`, in that order.
-        logs: Dict of metric results, or `None` to ask the metrics once they
-            have their new values.
+        logs: What `compute_metrics` returned where a model overrides it, else
+            an empty tuple: the metrics then tell once they have their new
+            values.
     """
 
     gradients: list[Gradient]
@@ -43,25 +44,28 @@ class WholeStep:
 
     Args:
         microstep: The `Microstep`, or its traced function.
-        trainable: List of the trainable variables.
-        updated: List of the variables that the step updates.
+        like: `MicrostepResult` of tensors or specs. The structure of what the
+            micro-step returns.
+        definition: The `Microstep` itself.
     """
 
     def __init__(
-        self,
-        microstep: Any,
-        trainable: list[keras.Variable],
-        updated: list[keras.Variable],
+        self, microstep: Any, like: MicrostepResult, definition: Microstep
     ) -> None:
         self._microstep = microstep
-        self.trainable = trainable
-        self.updated = updated
+        self.trainable = definition.trainable
+        self.updated = definition.updated
+        self._like = like
 
     def __call__(self, batch: Any) -> StepResult:
         """Runs the step on a batch."""
         weights = read_values(self.trainable)
         result = self._microstep(batch, weights, [], None)
         return StepResult(result.gradients, result.updates, result.logs)
+
+    def empty_logs(self) -> Any:
+        """Returns logs of zeros, of the structure of `StepResult.logs`."""
+        return _zeros_like(self._like.logs)
 
 
 class Accumulation(NamedTuple):
@@ -88,19 +92,13 @@ class SplitStep:
         like: `MicrostepResult` of tensors or specs. The structure of what the
             micro-step returns.
         definition: The `Microstep` itself.
-        keeps_logs: Boolean. Whether the model makes logs of its own.
     """
 
     def __init__(
-        self,
-        microstep: Any,
-        like: MicrostepResult,
-        definition: Microstep,
-        keeps_logs: bool,
+        self, microstep: Any, like: MicrostepResult, definition: Microstep
     ) -> None:
         self._microstep = microstep
         self._like = like
-        self._keeps_logs = keeps_logs
         self._normalizers = definition.normalizers
         self._carried = definition.updated
         self.trainable = definition.trainable
@@ -144,7 +142,7 @@ class SplitStep:
             gradients_lib.zero_gradients(self.trainable, self._like.gradients),
             read_values(self._carried),
             [[empty_moments(m) for m in calls] for calls in self._like.moments],
-            self._empty_logs(),
+            self.empty_logs(),
         )
 
     def accumulate(
@@ -180,7 +178,7 @@ class SplitStep:
                 gradients_lib.add_to_loop(gradients, index, result.gradients),
                 result.updates,
                 _merge_all(moments, result.moments),
-                result.logs if self._keeps_logs else logs,
+                result.logs,
             )
 
         sums = total.gradients
@@ -203,15 +201,12 @@ class SplitStep:
         return StepResult(
             gradients_lib.cast_gradients(total.gradients, self.trainable),
             updates,
-            total.logs if self._keeps_logs else None,
+            total.logs,
         )
 
-    def _empty_logs(self) -> Any:
-        if not self._keeps_logs:
-            return ()
-        return tf.nest.map_structure(
-            lambda leaf: tf.zeros(leaf.shape, leaf.dtype), self._like.logs
-        )
+    def empty_logs(self) -> Any:
+        """Returns logs of zeros, of the structure of `StepResult.logs`."""
+        return _zeros_like(self._like.logs)
 
 
 def _loop(
@@ -241,3 +236,9 @@ def _merge_all(
         [merge_moments(a, b) for a, b in zip(*calls, strict=True)]
         for calls in zip(first, second, strict=True)
     ]
+
+
+def _zeros_like(specs: Any) -> Any:
+    return tf.nest.map_structure(
+        lambda leaf: tf.zeros(leaf.shape, leaf.dtype), specs
+    )

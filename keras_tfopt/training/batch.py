@@ -15,11 +15,10 @@ def to_tensors(batch: Any) -> Any:
     return tf.nest.map_structure(_to_tensor, batch)
 
 
-def element_spec(iterator: Any) -> Any:
-    """Returns the spec of the batches of a `tf.data` iterator."""
+def without_optionals(spec: Any) -> Any:
+    """Returns the spec of an iterator's batches after `to_tensors`."""
     return tf.nest.map_structure(
-        lambda spec: None if isinstance(spec, tf.OptionalSpec) else spec,
-        iterator.element_spec,
+        lambda leaf: None if isinstance(leaf, tf.OptionalSpec) else leaf, spec
     )
 
 

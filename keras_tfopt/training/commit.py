@@ -1,6 +1,5 @@
 """The commit: all writes of a step, behind everything that can fail."""
 
-from typing import Any
 import warnings
 
 import keras
@@ -15,7 +14,7 @@ def commit(
     trainable: list[keras.Variable],
     updated: list[keras.Variable],
     result: StepResult,
-) -> dict[str, Any]:
+) -> None:
     """Writes a step's result: state, weights, slots and metrics, once each.
 
     Args:
@@ -23,9 +22,6 @@ def commit(
         trainable: Variables of `result.gradients`.
         updated: Variables of `result.updates`.
         result: `StepResult` of the pure step.
-
-    Returns:
-        Dict of the logs of the step.
     """
     # Without the barrier a write may run ahead of a gradient that fails.
     with tf.control_dependencies(_tensors(result)):
@@ -40,9 +36,6 @@ def commit(
             warnings.warn(
                 "The model does not have any trainable weights.", stacklevel=2
             )
-        if result.logs is not None:
-            return result.logs
-        return model.get_metrics_result()
 
 
 def _tensors(result: StepResult) -> list[tf.Tensor]:

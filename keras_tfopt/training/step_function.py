@@ -1,4 +1,4 @@
-"""Pure step and commit in one function of a batch."""
+"""Pure step and commit in one function of the batches that are held."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,11 +9,10 @@ import tensorflow as tf
 
 from keras_tfopt.accumulation import SplitStep
 from keras_tfopt.accumulation import StepResult
+from keras_tfopt.accumulation import WholeStep
 from keras_tfopt.accumulation import build_split_step
 from keras_tfopt.accumulation import build_whole_step
-from keras_tfopt.accumulation.microstep import Share
 from keras_tfopt.accumulation.split import Partition
-from keras_tfopt.accumulation.split import check_rows
 from keras_tfopt.accumulation.split import count_rows
 from keras_tfopt.accumulation.split import partition_by_count
 from keras_tfopt.accumulation.split import partition_by_size
@@ -23,55 +22,128 @@ from keras_tfopt.training.batch import static_rows
 from keras_tfopt.training.commit import commit
 
 
-class WholeStepFunction:
-    """Runs steps over batches that are not split.
+class StepFunction:
+    """Runs one or more steps in one call.
+
+    Args:
+        model: A compiled Keras model.
+        step: The `WholeStep` or `SplitStep`.
+        pure: Callable `(batch, value)` that returns its `StepResult`.
+        spec: Nest of the specs of a batch.
+        capacity: Integer. Largest number of steps in a call.
+        unmanaged: Variables that the pure step writes past Keras; they are put
+            back when it fails.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        step: WholeStep | SplitStep,
+        pure: Callable[..., StepResult],
+        spec: Any,
+        capacity: int,
+        unmanaged: tuple[tf.Variable, ...] = (),
+    ) -> None:
+        self._capacity = capacity
+        self._unmanaged = unmanaged
+
+        def run_one(batch: Any, value: tf.Tensor) -> Any:
+            result = pure(batch, value)
+            commit(model, step.trainable, step.updated, result)
+            return result.logs
+
+        def run(batches: list[Any], count: tf.Tensor, value: tf.Tensor) -> Any:
+            if tf.executing_eagerly():
+                for batch in batches[: int(count)]:
+                    logs = run_one(batch, value)
+            elif capacity == 1:
+                logs = run_one(batches[0], value)
+            else:
+                logs = _repeat(
+                    lambda batch: run_one(batch, value),
+                    batches,
+                    count,
+                    step.empty_logs(),
+                )
+            return logs or model.get_metrics_result()
+
+        self._run = as_function(run, model.run_eagerly)
+        if not model.run_eagerly:
+            scalar = tf.TensorSpec((), tf.int32)
+            self._run.get_concrete_function([spec] * capacity, scalar, scalar)
+
+    def __call__(self, batches: list[Any], value: tf.Tensor) -> Any:
+        """Runs one step for each batch and returns the last logs.
+
+        Args:
+            batches: List of nests of tensors, at most `capacity`.
+            value: Int32 scalar. `accumulation_steps` or `microbatch_size`.
+
+        Returns:
+            Dict of the logs of the last step.
+        """
+        count = tf.constant(len(batches))
+        missing = self._capacity - len(batches)
+        batches = batches + batches[-1:] * missing
+        # Not under our control inside the step, so put back if it fails.
+        before = [tf.identity(variable) for variable in self._unmanaged]
+        try:
+            return self._run(batches, count, value)
+        except BaseException:
+            for variable, saved in zip(self._unmanaged, before, strict=True):
+                variable.assign(saved)
+            raise
+
+
+def whole_step_function(
+    model: keras.Model,
+    spec: Any,
+    batch: Any,
+    plan: ExecutionPlan,
+    capacity: int,
+) -> StepFunction:
+    """Makes the function for batches that are not split.
 
     Args:
         model: A compiled Keras model.
         spec: Nest of the specs of a batch.
         batch: The first batch.
-        jit_compile: Boolean. Whether XLA compiles the pure step.
+        plan: The `ExecutionPlan`.
+        capacity: Integer. Largest number of steps in a call.
+
+    Returns:
+        `StepFunction`.
     """
-
-    def __init__(
-        self, model: keras.Model, spec: Any, batch: Any, jit_compile: bool
-    ) -> None:
-        eager = model.run_eagerly
-        step, effects = build_whole_step(model, batch if eager else spec, eager)
-        self._unmanaged = effects.variables
-        if effects.writes and jit_compile:
-            # XLA destroys the variables that a failing function writes.
-            warnings.warn(
-                f"The model writes {list(effects.writes)} past Keras. Its "
-                "step runs without XLA.",
-                stacklevel=2,
-            )
-            jit_compile = False
-        pure = _compiled(step, jit_compile)
-
-        def run(batch: Any) -> Any:
-            return commit(model, step.trainable, step.updated, pure(batch))
-
-        self._run = _function(run, eager)
-        if not eager:
-            self._run.get_concrete_function(spec)
-
-    def __call__(self, batch: Any) -> Any:
-        """Runs a step and returns its logs."""
-        if not self._unmanaged:
-            return self._run(batch)
-        # Not under our control inside the step, so put back if it fails.
-        before = [tf.identity(variable) for variable in self._unmanaged]
-        try:
-            return self._run(batch)
-        except BaseException:
-            for variable, value in zip(self._unmanaged, before, strict=True):
-                variable.assign(value)
-            raise
+    eager = model.run_eagerly
+    step, effects = build_whole_step(model, batch if eager else spec, eager)
+    jit_compile = plan.jit_compile
+    if effects.writes and jit_compile:
+        # XLA destroys the variables that a failing function writes.
+        warnings.warn(
+            f"The model writes {list(effects.writes)} past Keras. Its step "
+            "runs without XLA.",
+            stacklevel=2,
+        )
+        jit_compile = False
+    compiled = as_compiled(step, jit_compile)
+    return StepFunction(
+        model,
+        step,
+        lambda batch, value: compiled(batch),
+        spec,
+        capacity,
+        effects.variables,
+    )
 
 
-class SplitStepFunction:
-    """Runs steps over batches that are split into micro-batches.
+def split_step_function(
+    model: keras.Model,
+    spec: Any,
+    batch: Any,
+    plan: ExecutionPlan,
+    capacity: int,
+) -> StepFunction:
+    """Makes the function for batches that are split into micro-batches.
 
     The number or size of micro-batches is an input, so that another one costs
     no retracing. Only XLA needs it, and the number of rows, fixed.
@@ -81,126 +153,75 @@ class SplitStepFunction:
         spec: Nest of the specs of a batch.
         batch: The first batch.
         plan: The `ExecutionPlan`.
+        capacity: Integer. Largest number of steps in a call.
+
+    Returns:
+        `StepFunction`.
     """
+    step = split_step(model, spec, batch)
+    partition = partition_function(plan)
 
-    def __init__(
-        self, model: keras.Model, spec: Any, batch: Any, plan: ExecutionPlan
-    ) -> None:
-        step = _build_split(model, spec, batch)
-        partition = _partition_function(plan)
-        if plan.jit_compile:
-            fixed = partition(static_rows(spec), _split_value(plan))
-            pure = _compiled(lambda batch: step(batch, fixed), True)
-        else:
-            pure = None
+    def pure(batch: Any, value: tf.Tensor) -> StepResult:
+        return step(batch, partition(count_rows(batch), value))
 
-        def run(batch: Any, value: tf.Tensor) -> Any:
-            if pure is None:
-                result = step(batch, partition(count_rows(batch), value))
-            else:
-                result = pure(batch)
-            return commit(model, step.trainable, step.updated, result)
+    if plan.jit_compile:
+        fixed = partition(static_rows(spec), split_number(plan))
+        compiled = as_compiled(lambda batch: step(batch, fixed), True)
 
-        self._run = _function(run, model.run_eagerly)
-        if not model.run_eagerly:
-            scalar = tf.TensorSpec((), tf.int32)
-            self._run.get_concrete_function(spec, scalar)
+        def pure(batch: Any, value: tf.Tensor) -> StepResult:
+            return compiled(batch)
 
-    def __call__(self, batch: Any, value: tf.Tensor) -> Any:
-        """Runs a step and returns its logs.
-
-        Args:
-            batch: Nest of tensors.
-            value: Int32 scalar. `accumulation_steps` or `microbatch_size`.
-        """
-        check_rows(batch)
-        return self._run(batch, value)
+    return StepFunction(model, step, pure, spec, capacity)
 
 
-class GatheredStepFunction:
-    """Runs one step over several delivered batches, as if they were one.
-
-    The batches may differ in rows and in padding, so they are visited one by
-    one; each may be split in turn. All of them must be there before the first
-    is computed: what a loss is divided by is only known with the last.
-
-    Args:
-        model: A compiled Keras model.
-        spec: Nest of the specs of a batch.
-        batch: The first batch.
-        plan: The `ExecutionPlan` for each of the batches.
-    """
-
-    def __init__(
-        self, model: keras.Model, spec: Any, batch: Any, plan: ExecutionPlan
-    ) -> None:
-        self._step = step = _build_split(model, spec, batch)
-        partition = _partition_function(plan)
-
-        def count(batch: Any, value: tf.Tensor) -> Share:
-            rows = count_rows(batch)
-            parts = partition(rows, value)
-            return Share(rows, step.count_denominators(batch, parts))
-
-        def accumulate(
-            total: Any, batch: Any, share: Share, value: tf.Tensor
-        ) -> Any:
-            parts = partition(count_rows(batch), value)
-            return step.accumulate(total, batch, share, parts)
-
-        def finish(total: Any) -> Any:
-            result = step.finish(total)
-            return commit(model, step.trainable, step.updated, result)
-
-        eager = model.run_eagerly
-        self._count = _function(count, eager)
-        self._accumulate = _function(accumulate, eager)
-        self._finish = _function(finish, eager)
-
-    def __call__(self, batches: list[Any], value: tf.Tensor) -> Any:
-        """Runs a step over batches and returns its logs."""
-        for batch in batches:
-            check_rows(batch)
-        shares = [self._count(batch, value) for batch in batches]
-        share = Share(*(tf.add_n(list(parts)) for parts in zip(*shares)))
-        total = self._step.start()
-        for batch in batches:
-            total = self._accumulate(total, batch, share, value)
-        return self._finish(total)
+def split_step(model: keras.Model, spec: Any, batch: Any) -> SplitStep:
+    """Makes the pure step for batches of a spec, split anyhow."""
+    eager = model.run_eagerly
+    example = batch if eager else relax_rows(spec)
+    weight = float(static_rows(spec) or 1)
+    return build_split_step(model, example, eager, weight)
 
 
-def split_value(plan: ExecutionPlan) -> tf.Tensor:
-    """Returns the number or size of micro-batches as a tensor."""
-    return tf.constant(_split_value(plan))
-
-
-def _split_value(plan: ExecutionPlan) -> int:
-    return plan.microbatch_size or plan.accumulation_steps or 1
-
-
-def _partition_function(plan: ExecutionPlan) -> Callable[..., Partition]:
+def partition_function(plan: ExecutionPlan) -> Callable[..., Partition]:
+    """Returns the function `(rows, number)` that partitions as planned."""
     if plan.microbatch_size is not None:
         return partition_by_size
     return partition_by_count
 
 
-def _build_split(model: keras.Model, spec: Any, batch: Any) -> SplitStep:
-    eager = model.run_eagerly
-    example = batch if eager else relax_rows(spec)
-    return build_split_step(
-        model, example, eager, float(static_rows(spec) or 1)
-    )
+def split_number(plan: ExecutionPlan) -> int:
+    """Returns the planned number or size of micro-batches."""
+    return plan.microbatch_size or plan.accumulation_steps or 1
 
 
-def _compiled(
-    step: Callable[..., StepResult], jit_compile: bool
-) -> Callable[..., StepResult]:
+def as_compiled(step: Callable, jit_compile: bool) -> Callable:
+    """Returns a pure step as XLA compiles it, or as it is."""
     if not jit_compile:
         return step
     return tf.function(step, jit_compile=True, autograph=False)
 
 
-def _function(run: Callable, run_eagerly: bool) -> Any:
+def as_function(run: Callable, run_eagerly: bool) -> Any:
+    """Returns a function as a graph, or as it is."""
     if run_eagerly:
         return run
     return tf.function(run, autograph=False, reduce_retracing=True)
+
+
+def _repeat(
+    run_one: Callable, batches: list[Any], count: tf.Tensor, logs: Any
+) -> Any:
+    """Runs a step for each of the first `count` batches, in one loop."""
+
+    def body(index: tf.Tensor, logs: Any) -> tuple:
+        del logs
+        # Picks a batch without copying it, whatever its shape.
+        branches = [lambda batch=batch: batch for batch in batches]
+        return index + 1, run_one(tf.switch_case(index, branches))
+
+    return tf.while_loop(
+        lambda index, logs: index < count,
+        body,
+        (tf.constant(0), logs),
+        parallel_iterations=1,
+    )[1]
