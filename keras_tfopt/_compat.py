@@ -25,11 +25,11 @@ from keras.src.models.model import (
 from tensorflow.python.framework import auto_control_deps_utils
 
 
-def forward(model: keras.Model, x: Any) -> Any:
-    """Calls a model for training, as Keras' `train_step` does."""
+def forward(model: keras.Model, x: Any, training: bool = True) -> Any:
+    """Calls a model, as Keras' `train_step` does."""
     # Keras passes `training` only where `call` accepts it.
     if model._call_has_training_arg:
-        return model(x, training=True)
+        return model(x, training=training)
     return model(x)
 
 
@@ -48,6 +48,20 @@ def update_loss_tracker(model: keras.Model, loss: tf.Tensor, x: Any) -> None:
     # Keras does this in `train_step`, for which we stand in.
     first = next(leaf for leaf in keras.tree.flatten(x) if leaf is not None)
     model._loss_tracker.update_state(loss, sample_weight=tf.shape(first)[0])
+
+
+def loss_trackers(model: keras.Model) -> list[keras.metrics.Metric]:
+    """Returns the metrics behind the loss and the losses of the outputs."""
+    # The bundle's own list has no public name that tells them apart.
+    compiled = model._compile_loss
+    outputs = [] if compiled is None else list(compiled.metrics)
+    return [model._loss_tracker, *outputs]
+
+
+def has_seed(layer: keras.layers.Layer) -> bool:
+    """Whether a layer draws from a seed generator of its own."""
+    # `variables` does not tell seeds from other state.
+    return bool(layer._seed_generators)
 
 
 def compile_loss(model: keras.Model) -> keras.losses.Loss | None:

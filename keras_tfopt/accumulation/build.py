@@ -26,7 +26,10 @@ class ExactnessWarning(UserWarning):
 
 
 def build_whole_step(
-    model: keras.Model, example: Any, run_eagerly: bool
+    model: keras.Model,
+    example: Any,
+    run_eagerly: bool,
+    training: bool = True,
 ) -> tuple[WholeStep, Effects]:
     """Makes the pure step for batches that are not split.
 
@@ -34,13 +37,16 @@ def build_whole_step(
         model: A compiled Keras model; it is built here where it is not.
         example: Nest of tensor specs of a batch; a batch when `run_eagerly`.
         run_eagerly: Boolean. Whether the step runs without a graph.
+        training: Boolean. Whether layers run as in training.
 
     Returns:
         The step, and the effects that it has past Keras.
     """
     found = discover(model, _runner(example, run_eagerly))
     trainable = _build_optimizer(model)
-    definition = Microstep(model, trainable, found.written, [])
+    definition = Microstep(
+        model, trainable, found.written, [], training=training
+    )
     if run_eagerly:
         # Only graphs have a use for the structure of the logs.
         return WholeStep(definition, None, definition), Effects()
@@ -54,6 +60,7 @@ def build_split_step(
     example: Any,
     run_eagerly: bool,
     tracker_weight: float,
+    training: bool = True,
 ) -> SplitStep:
     """Makes the pure step for batches that are split.
 
@@ -63,6 +70,7 @@ def build_split_step(
             `run_eagerly`.
         run_eagerly: Boolean. Whether the step runs without a graph.
         tracker_weight: Float. Weight of a batch in the per-output trackers.
+        training: Boolean. Whether layers run as in training.
 
     Returns:
         `SplitStep`.
@@ -76,7 +84,12 @@ def build_split_step(
     rules = StateRules(model, found.written)
     _refuse(_scaled_parameters(trainable) + rules.refused)
     definition = Microstep(
-        model, trainable, rules.carried, rules.normalizers, tracker_weight
+        model,
+        trainable,
+        rules.carried,
+        rules.normalizers,
+        tracker_weight,
+        training,
     )
     share = Share(
         tf.TensorSpec((), tf.int32),

@@ -63,6 +63,7 @@ class Microstep:
         normalizers: List of the BatchNormalization layers whose moments are
             returned in place of new statistics.
         tracker_weight: Float. Weight of a batch in the per-output trackers.
+        training: Boolean. Whether layers run as in training.
     """
 
     model: keras.Model
@@ -70,6 +71,7 @@ class Microstep:
     updated: list[keras.Variable]
     normalizers: list[keras.layers.BatchNormalization]
     tracker_weight: float = 1.0
+    training: bool = True
 
     def __call__(
         self,
@@ -100,7 +102,7 @@ class Microstep:
         with captured_moments(self.normalizers) as moments:
             with tape, scope:
                 tape.watch(weights)
-                y_pred = _compat.forward(self.model, x)
+                y_pred = _compat.forward(self.model, x, self.training)
                 loss, denominators = self._loss(
                     data, x, y, y_pred, sample_weight, share
                 )

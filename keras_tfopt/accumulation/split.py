@@ -80,13 +80,14 @@ def partition_by_count(rows: Any, accumulation_steps: Any) -> Partition:
     """Partitions rows into micro-batches that differ by at most one row.
 
     A batch with fewer rows than `accumulation_steps` makes one micro-batch per
-    row.
+    row, and a batch without rows none.
     """
     if isinstance(rows, int) and isinstance(accumulation_steps, int):
-        count = max(min(accumulation_steps, rows), 1)
+        count = min(accumulation_steps, rows)
+        size = rows // max(count, 1)
     else:
-        count = tf.maximum(tf.minimum(accumulation_steps, rows), 1)
-    size = rows // count
+        count = tf.minimum(accumulation_steps, rows)
+        size = rows // tf.maximum(count, 1)
     larger = rows - size * count
     return Partition(larger, size + 1, count - larger, size)
 
@@ -158,15 +159,24 @@ def _take_leaf(leaf: Any, start: Any, size: Any) -> Any:
         return leaf
     if isinstance(leaf, tf.SparseTensor):
         inner = leaf.dense_shape[1:]
-        return tf.sparse.slice(
+        rows = tf.sparse.slice(
             leaf,
             tf.concat([[tf.cast(start, tf.int64)], tf.zeros_like(inner)], 0),
             tf.concat([[tf.cast(size, tf.int64)], inner], 0),
         )
+        rows.set_shape(_sliced_shape(leaf, size))
+        return rows
     if isinstance(leaf, tf.RaggedTensor) or leaf.shape.rank is None:
         return leaf[start : start + size]
     inner_rank = leaf.shape.rank - 1
-    return tf.slice(leaf, [start] + [0] * inner_rank, [size] + [-1] * inner_rank)
+    rows = tf.slice(leaf, [start] + [0] * inner_rank, [size] + [-1] * inner_rank)
+    # A size that is a tensor hides the other dimensions, which layers need.
+    rows.set_shape(_sliced_shape(leaf, size))
+    return rows
+
+
+def _sliced_shape(leaf: Any, size: Any) -> list[int | None]:
+    return [size if isinstance(size, int) else None, *leaf.shape[1:]]
 
 
 def _leaf_rows(leaf: Any) -> tf.Tensor:
@@ -185,5 +195,7 @@ def _describe_path(path: tuple) -> str:
     names = ("x", "y", "sample_weight")
     if not path:
         return "x"
-    head = names[path[0]] if isinstance(path[0], int) else str(path[0])
-    return head + "".join(f"[{key!r}]" for key in path[1:])
+    if isinstance(path[0], str):
+        # A dict alone is `x`.
+        path = (0, *path)
+    return names[path[0]] + "".join(f"[{key!r}]" for key in path[1:])

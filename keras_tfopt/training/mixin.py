@@ -3,27 +3,17 @@
 import dataclasses
 from typing import Any
 
+import keras
+
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.plan import PlanEvent
-from keras_tfopt.plan import check_positive_integer
 from keras_tfopt.training.checks import check_splittable
 from keras_tfopt.training.checks import is_manageable
+from keras_tfopt.training.equivalence import EquivalenceReport
+from keras_tfopt.training.equivalence import check_equivalence
+from keras_tfopt.training.plain import plain_model
+from keras_tfopt.training.settings import AccumulationSettings
 from keras_tfopt.training.train_function import TrainFunction
-
-
-class _Settings:
-    """How a model splits and gathers batches, and what became of its plan."""
-
-    def __init__(self, plan: ExecutionPlan, gather_steps: int | None) -> None:
-        check_positive_integer("gather_steps", gather_steps)
-        self.plan = plan
-        self.plan_events: list[PlanEvent] = []
-        self.gather_steps = gather_steps or 1
-
-    @property
-    def is_active(self) -> bool:
-        """Whether steps consist of parts."""
-        return self.plan.is_split or self.gather_steps > 1
 
 
 class AccumMixin:
@@ -76,8 +66,8 @@ class AccumMixin:
         gather_steps: int | None = None,
         **kwargs: Any,
     ) -> None:
-        settings = _Settings(
-            ExecutionPlan(accumulation_steps, microbatch_size), gather_steps
+        settings = AccumulationSettings(
+            accumulation_steps, microbatch_size, gather_steps
         )
         super().__init__(*args, **kwargs)
         self._settings = settings
@@ -95,7 +85,25 @@ class AccumMixin:
     @property
     def gather_steps(self) -> int:
         """Number of delivered batches that make one update."""
-        return self._settings.gather_steps
+        return self._settings.gather_steps or 1
+
+    def change_plan(self, plan: ExecutionPlan, reason: str) -> None:
+        """Changes the plan from the next step on, also inside of `fit`.
+
+        Another number or size of micro-batches costs no retracing, unless XLA
+        compiles the step. The change is recorded in `plan_events`.
+
+        Args:
+            plan: The new `ExecutionPlan`.
+            reason: String. Why, for `plan_events`.
+
+        Raises:
+            ValueError: If the plan splits batches and the model cannot.
+        """
+        if plan.is_split and self.compiled:
+            check_splittable(self)
+        step = int(self.optimizer.iterations) if self.optimizer else 0
+        self._settings.change_plan(plan, reason, step)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Configures the model for training, as `keras.Model.compile` does.
@@ -109,8 +117,82 @@ class AccumMixin:
         settings.plan = dataclasses.replace(
             settings.plan, jit_compile=bool(self.jit_compile)
         )
-        if settings.is_active:
+        if settings.plan.is_split or self.gather_steps > 1:
             check_splittable(self)
+
+    def get_compile_config(self) -> dict[str, Any]:
+        """Returns the arguments of `compile` and the accumulation settings.
+
+        The settings stand here as well because `clone_model` makes a functional
+        model anew from its graph alone, and then compiles it.
+        """
+        config = super().get_compile_config()
+        return {**config, **self._settings.get_config()} if config else config
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        """Compiles a loaded model as it was compiled when saved."""
+        config = dict(config)
+        settings = AccumulationSettings.pop_config(config)
+        if settings is not None:
+            self._settings = settings
+        if type(self).compile is not AccumMixin.compile:
+            super().compile_from_config(config)
+            return
+        # Keras does not compile a model whose class overrides `compile`.
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.optimizer is not None and self.built:
+            self.optimizer.build(self.trainable_variables)
+
+    def check_equivalence(self, batch: Any) -> EquivalenceReport:
+        """Measures on a batch whether splitting it changes the gradient.
+
+        See `EquivalenceReport`. Nothing is changed.
+
+        Args:
+            batch: Nest `(x, y)` or `(x, y, sample_weight)`, as `fit` gets it.
+
+        Returns:
+            `EquivalenceReport`.
+        """
+        return check_equivalence(self, batch)
+
+    def to_keras_model(self, inputs: Any = None) -> keras.Model:
+        """Returns a stock Keras model that shares this model's weights.
+
+        For tools that must not meet a class of ours.
+
+        Args:
+            inputs: `keras.Input`, or nest of them, for a model that is not
+                functional. Defaults to float inputs of the shape that the
+                model was built for.
+
+        Returns:
+            An uncompiled `keras.Model`.
+
+        Raises:
+            ValueError: If `call` does more than layers and `keras.ops` can.
+        """
+        return plain_model(self, inputs)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the model's config with its accumulation settings."""
+        return {**super().get_config(), **self._settings.get_config()}
+
+    @classmethod
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: Any = None
+    ) -> "AccumMixin":
+        """Makes a model from its config.
+
+        The settings are put back even if the constructor of a subclass does not
+        take them.
+        """
+        config = dict(config)
+        settings = AccumulationSettings.pop_config(config)
+        model = super().from_config(config, custom_objects=custom_objects)
+        if settings is not None:
+            model._settings = settings
+        return model
 
     def make_train_function(self, force: bool = False) -> Any:
         """Makes the function that `fit` calls for each step."""

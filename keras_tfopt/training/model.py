@@ -115,10 +115,12 @@ class AccumModel(AccumMixin, keras.Model):
         return WrappedAccumModel(model, name=name, **settings)
 
 
+@keras.saving.register_keras_serializable(package="keras_tfopt")
 class FunctionalAccumModel(AccumModel, _compat.Functional):
     """What `AccumModel(inputs, outputs)` makes."""
 
 
+@keras.saving.register_keras_serializable(package="keras_tfopt")
 class WrappedAccumModel(AccumModel):
     """What `AccumModel.from_model` makes of a subclassed model.
 
@@ -147,6 +149,27 @@ class WrappedAccumModel(AccumModel):
         """Calls the wrapped model."""
         kwargs = {} if mask is None else {"mask": mask}
         return self.model(inputs, training=training, **kwargs)
+
+    def to_keras_model(self, inputs: Any = None) -> keras.Model:
+        """Returns the wrapped model."""
+        del inputs
+        return self.model
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the config with that of the wrapped model."""
+        model = keras.saving.serialize_keras_object(self.model)
+        return {**super().get_config(), "model": model}
+
+    @classmethod
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: Any = None
+    ) -> "WrappedAccumModel":
+        """Makes a model from its config."""
+        config = dict(config)
+        config["model"] = keras.saving.deserialize_keras_object(
+            config["model"], custom_objects=custom_objects
+        )
+        return super().from_config(config, custom_objects=custom_objects)
 
 
 def _is_functional(args: tuple, kwargs: dict) -> bool:

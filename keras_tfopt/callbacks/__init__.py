@@ -1,0 +1,5 @@
+"""Callbacks for an ordinary `model.fit`."""
+
+from keras_tfopt.callbacks.accumulation_scheduler import (
+    AccumulationScheduler as AccumulationScheduler,
+)
