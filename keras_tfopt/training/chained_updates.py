@@ -33,11 +33,7 @@ def chained_updates(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
         known = len(graph.get_operations())
         with tf.control_dependencies(previous):
             update_step(gradient, variable, learning_rate)
-        writes = [
-            operation
-            for operation in graph.get_operations()[known:]
-            if _may_write(operation)
-        ]
+        writes = writing_operations(known)
         if not writes:
             raise RuntimeError(
                 f"{type(optimizer).__name__}.update_step wrote nothing for "
@@ -51,6 +47,20 @@ def chained_updates(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
         yield
     finally:
         del vars(optimizer)["update_step"]
+
+
+def writing_operations(known: int) -> list[tf.Operation]:
+    """Returns the operations of the default graph that may write a variable.
+
+    Args:
+        known: Number of operations, from the first, to leave out.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    return [
+        operation
+        for operation in graph.get_operations()[known:]
+        if _may_write(operation)
+    ]
 
 
 def _may_write(operation: tf.Operation) -> bool:

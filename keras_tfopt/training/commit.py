@@ -7,6 +7,41 @@ import tensorflow as tf
 
 from keras_tfopt.accumulation import StepResult
 from keras_tfopt.training.chained_updates import chained_updates
+from keras_tfopt.training.chained_updates import writing_operations
+
+
+class CommitLog:
+    """Counts the commits of a function, also when one is interrupted.
+
+    A counter on the device is raised before the first and after the last write
+    of each commit, so that it is odd where a commit was interrupted.
+    """
+
+    def __init__(self) -> None:
+        with tf.init_scope(), tf.device("CPU:0"):
+            self._marks = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._expected = 0
+
+    def mark(self) -> tf.Operation:
+        """Raises the counter."""
+        return self._marks.assign_add(1, read_value=False)
+
+    def expect(self, steps: int) -> None:
+        """Notes that steps succeeded, without asking the device."""
+        self._expected += 2 * steps
+
+    def settle(self) -> tuple[int, bool]:
+        """Asks the device what was committed since the last note.
+
+        Returns:
+            Number of complete commits, and whether another was interrupted.
+        """
+        marks = int(self._marks)
+        done, interrupted = divmod(marks - self._expected, 2)
+        self._expected = marks + interrupted
+        if interrupted:
+            self._marks.assign_add(1)
+        return done, bool(interrupted)
 
 
 def commit(
@@ -14,6 +49,7 @@ def commit(
     trainable: list[keras.Variable],
     updated: list[keras.Variable],
     result: StepResult,
+    log: CommitLog,
 ) -> None:
     """Writes a step's result: state, weights, slots and metrics, once each.
 
@@ -22,24 +58,43 @@ def commit(
         trainable: Variables of `result.gradients`.
         updated: Variables of `result.updates`.
         result: `StepResult` of the pure step.
+        log: `CommitLog` that notes beginning and end.
     """
+    if tf.executing_eagerly():
+        log.mark()
+        _write(model, trainable, updated, result)
+        log.mark()
+        return
     # Without the barrier a write may run ahead of a gradient that fails.
     with tf.control_dependencies(_tensors(result)):
-        for variable, value in zip(updated, result.updates, strict=True):
-            variable.assign(value)
-        if trainable:
-            with chained_updates(model.optimizer):
-                model.optimizer.apply_gradients(
-                    zip(result.gradients, trainable, strict=True)
-                )
-        else:
-            warnings.warn(
-                "The model does not have any trainable weights.", stacklevel=2
-            )
+        begin = log.mark()
+    with tf.control_dependencies([begin]):
+        known = len(tf.compat.v1.get_default_graph().get_operations())
+        _write(model, trainable, updated, result)
+        writes = writing_operations(known)
+    with tf.control_dependencies(writes):
+        log.mark()
+
+
+def _write(
+    model: keras.Model,
+    trainable: list[keras.Variable],
+    updated: list[keras.Variable],
+    result: StepResult,
+) -> None:
+    for variable, value in zip(updated, result.updates, strict=True):
+        variable.assign(value)
+    if not trainable:
+        warnings.warn(
+            "The model does not have any trainable weights.", stacklevel=2
+        )
+        return
+    with chained_updates(model.optimizer):
+        model.optimizer.apply_gradients(
+            zip(result.gradients, trainable, strict=True)
+        )
 
 
 def _tensors(result: StepResult) -> list[tf.Tensor]:
-    if tf.executing_eagerly():
-        return []
     flat = tf.nest.flatten(result, expand_composites=True)
     return [leaf for leaf in flat if isinstance(leaf, tf.Tensor)]

@@ -6,8 +6,10 @@ import keras
 import tensorflow as tf
 
 from keras_tfopt.accumulation.microstep import Share
+from keras_tfopt.accumulation.split import check_rows
 from keras_tfopt.accumulation.split import count_rows
 from keras_tfopt.plan import ExecutionPlan
+from keras_tfopt.training.commit import CommitLog
 from keras_tfopt.training.commit import commit
 from keras_tfopt.training.step_function import as_function
 from keras_tfopt.training.step_function import partition_function
@@ -28,10 +30,13 @@ class GatheredStepFunction:
         plan: The `ExecutionPlan` for each of the batches.
     """
 
+    capacity = 1
+
     def __init__(
         self, model: keras.Model, spec: Any, batch: Any, plan: ExecutionPlan
     ) -> None:
         self._step = step = split_step(model, spec, batch)
+        self.log = log = CommitLog()
         partition = partition_function(plan)
 
         def measure(batch: Any, value: tf.Tensor) -> Share:
@@ -47,7 +52,7 @@ class GatheredStepFunction:
 
         def finish(total: Any) -> Any:
             result = step.finish(total)
-            commit(model, step.trainable, step.updated, result)
+            commit(model, step.trainable, step.updated, result, log)
             return result.logs or model.get_metrics_result()
 
         eager = model.run_eagerly
@@ -55,16 +60,19 @@ class GatheredStepFunction:
         self._accumulate = as_function(accumulate, eager)
         self._finish = as_function(finish, eager)
 
-    def __call__(self, batches: list[Any], value: tf.Tensor) -> Any:
-        """Runs one step over all batches and returns its logs.
+    def __call__(self, windows: list[list[Any]], value: tf.Tensor) -> Any:
+        """Runs one step over the batches of a window and returns its logs.
 
         Args:
-            batches: List of nests of tensors.
+            windows: List with one list of nests of tensors.
             value: Int32 scalar. `accumulation_steps` or `microbatch_size`.
 
         Returns:
             Dict of the logs of the step.
         """
+        (batches,) = windows
+        for batch in batches:
+            check_rows(batch)
         shares = [self._measure(batch, value) for batch in batches]
         share = Share(
             tf.add_n([part.rows for part in shares]),
@@ -73,4 +81,6 @@ class GatheredStepFunction:
         total = self._step.start()
         for batch in batches:
             total = self._accumulate(total, batch, share, value)
-        return self._finish(total)
+        logs = self._finish(total)
+        self.log.expect(1)
+        return logs

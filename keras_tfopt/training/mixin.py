@@ -11,9 +11,9 @@ from keras_tfopt.training.checks import check_splittable
 from keras_tfopt.training.checks import is_manageable
 from keras_tfopt.training.equivalence import EquivalenceReport
 from keras_tfopt.training.equivalence import check_equivalence
+from keras_tfopt.training.guarded_step import GuardedStep
 from keras_tfopt.training.plain import plain_model
 from keras_tfopt.training.settings import AccumulationSettings
-from keras_tfopt.training.train_function import TrainFunction
 
 
 class AccumMixin:
@@ -199,13 +199,13 @@ class AccumMixin:
         if not is_manageable(self):
             return super().make_train_function(force)
         if self.train_function is None or force:
-            self.train_function = TrainFunction(self, self.gather_steps)
+            self.train_function = GuardedStep(self, self._settings)
         self.train_function.reset()
         return self.train_function
 
     def _get_metrics_result_or_logs(self, logs: Any) -> Any:
         # `fit` calls this after the last step of an epoch and before it
         # validates: the moment to update with what has been gathered.
-        if isinstance(self.train_function, TrainFunction):
+        if isinstance(self.train_function, GuardedStep):
             logs = self.train_function.end_epoch(logs)
         return super()._get_metrics_result_or_logs(logs)

@@ -13,12 +13,14 @@ from keras_tfopt.accumulation import WholeStep
 from keras_tfopt.accumulation import build_split_step
 from keras_tfopt.accumulation import build_whole_step
 from keras_tfopt.accumulation.split import Partition
+from keras_tfopt.accumulation.split import check_rows
 from keras_tfopt.accumulation.split import count_rows
 from keras_tfopt.accumulation.split import partition_by_count
 from keras_tfopt.accumulation.split import partition_by_size
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.training.batch import relax_rows
 from keras_tfopt.training.batch import static_rows
+from keras_tfopt.training.commit import CommitLog
 from keras_tfopt.training.commit import commit
 
 
@@ -31,8 +33,9 @@ class StepFunction:
         pure: Callable `(batch, value)` that returns its `StepResult`.
         spec: Nest of the specs of a batch.
         capacity: Integer. Largest number of steps in a call.
+        check: Callable that refuses a batch, or `None`. Defaults to `None`.
         unmanaged: Variables that the pure step writes past Keras; they are put
-            back when it fails.
+            back when it fails. Defaults to none.
     """
 
     def __init__(
@@ -42,14 +45,17 @@ class StepFunction:
         pure: Callable[..., StepResult],
         spec: Any,
         capacity: int,
+        check: Callable[[Any], None] | None = None,
         unmanaged: tuple[tf.Variable, ...] = (),
     ) -> None:
-        self._capacity = capacity
+        self._check = check
+        self.capacity = capacity
         self._unmanaged = unmanaged
+        self.log = log = CommitLog()
 
         def run_one(batch: Any, value: tf.Tensor) -> Any:
             result = pure(batch, value)
-            commit(model, step.trainable, step.updated, result)
+            commit(model, step.trainable, step.updated, result, log)
             return result.logs
 
         def run(batches: list[Any], count: tf.Tensor, value: tf.Tensor) -> Any:
@@ -75,6 +81,8 @@ class StepFunction:
     def __call__(self, batches: list[Any], value: tf.Tensor) -> Any:
         """Runs one step for each batch and returns the last logs.
 
+        When it raises, `log` tells how many steps are committed.
+
         Args:
             batches: List of nests of tensors, at most `capacity`.
             value: Int32 scalar. `accumulation_steps` or `microbatch_size`.
@@ -82,17 +90,20 @@ class StepFunction:
         Returns:
             Dict of the logs of the last step.
         """
+        for batch in batches if self._check else ():
+            self._check(batch)
         count = tf.constant(len(batches))
-        missing = self._capacity - len(batches)
-        batches = batches + batches[-1:] * missing
+        missing = self.capacity - len(batches)
         # Not under our control inside the step, so put back if it fails.
         before = [tf.identity(variable) for variable in self._unmanaged]
         try:
-            return self._run(batches, count, value)
+            logs = self._run(batches + batches[-1:] * missing, count, value)
         except BaseException:
             for variable, saved in zip(self._unmanaged, before, strict=True):
                 variable.assign(saved)
             raise
+        self.log.expect(len(batches))
+        return logs
 
 
 def whole_step_function(
@@ -132,7 +143,7 @@ def whole_step_function(
         lambda batch, value: compiled(batch),
         spec,
         capacity,
-        effects.variables,
+        unmanaged=effects.variables,
     )
 
 
@@ -171,7 +182,7 @@ def split_step_function(
         def pure(batch: Any, value: tf.Tensor) -> StepResult:
             return compiled(batch)
 
-    return StepFunction(model, step, pure, spec, capacity)
+    return StepFunction(model, step, pure, spec, capacity, check_rows)
 
 
 def split_step(model: keras.Model, spec: Any, batch: Any) -> SplitStep:

@@ -1,0 +1,97 @@
+"""What went wrong in a step, and who knows a way on."""
+
+import dataclasses
+from typing import Any
+from typing import Protocol
+
+import tensorflow as tf
+
+from keras_tfopt.plan import ExecutionPlan
+
+
+class InterruptedCommitError(RuntimeError):
+    """A step failed while it wrote its results.
+
+    The pure step of a batch can be run again, but of the writes some are made
+    and some are not. Weights and optimizer slots belong to no step; restore
+    them from a backup.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class StepFailure:
+    """A step that failed and left no trace.
+
+    Attributes:
+        error: The exception.
+        plan: `ExecutionPlan` that it failed under.
+        rows: Integer or `None`. Rows of the batch, where it has rows.
+        shape_key: String. Shapes and dtypes of the batch, apart from its rows.
+        tried: Tuple of the plans that failed on this batch before.
+    """
+
+    error: Exception
+    plan: ExecutionPlan
+    rows: int | None
+    shape_key: str
+    tried: tuple[ExecutionPlan, ...]
+
+
+class Remedy(Protocol):
+    """Knows another plan when a step fails, or when all goes well."""
+
+    def propose(self, failure: StepFailure) -> tuple[ExecutionPlan, str] | None:
+        """Returns another plan for the same batch and the reason, or `None`.
+
+        May raise a clearer error where it knows that there is no way on.
+        """
+
+    def review(
+        self, plan: ExecutionPlan, rows: int | None, shape_key: str, steps: int
+    ) -> tuple[ExecutionPlan, str] | None:
+        """Returns another plan after `steps` good steps, or `None`."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that a device or the host is out of memory.
+
+    TensorFlow has a class for it. A Python function's `MemoryError` may arrive
+    wrapped, and XLA reports a failed allocation on a GPU as an internal error.
+    """
+    if isinstance(error, (tf.errors.ResourceExhaustedError, MemoryError)):
+        return True
+    text = str(error)
+    if isinstance(error, tf.errors.UnknownError):
+        return "MemoryError" in text
+    if isinstance(error, tf.errors.InternalError):
+        return any(sign in text for sign in _ALLOCATION_SIGNS)
+    return False
+
+
+_ALLOCATION_SIGNS = (
+    "CUDA_ERROR_OUT_OF_MEMORY",
+    "Failed to allocate",
+    "Out of memory",
+    "RESOURCE_EXHAUSTED",
+    "out of memory",
+)
+
+
+def describe(plan: ExecutionPlan) -> str:
+    """Returns what sets a plan apart from the default, in words."""
+    settings = [
+        f"{field.name}={getattr(plan, field.name)}"
+        for field in dataclasses.fields(plan)
+        if getattr(plan, field.name) != field.default
+    ]
+    return ", ".join(settings) or "whole batch"
+
+
+def shape_key(spec: Any) -> str:
+    """Returns the shapes of a batch apart from its rows, as a key."""
+    return repr(
+        [
+            None if leaf is None else (str(leaf.dtype), tuple(leaf.shape[1:]))
+            for leaf in tf.nest.flatten(spec)
+        ]
+    )

@@ -1,0 +1,185 @@
+"""The guarded step: what `fit` calls, and what it does when a step fails."""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+import logging
+import time
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_tfopt.plan import ExecutionPlan
+from keras_tfopt.training.batch import spec_of
+from keras_tfopt.training.batch import static_rows
+from keras_tfopt.training.batch import to_tensors
+from keras_tfopt.training.failure import InterruptedCommitError
+from keras_tfopt.training.failure import Remedy
+from keras_tfopt.training.failure import StepFailure
+from keras_tfopt.training.failure import describe
+from keras_tfopt.training.failure import shape_key
+from keras_tfopt.training.settings import AccumulationSettings
+from keras_tfopt.training.step_functions import StepFunctions
+
+_logger = logging.getLogger("keras_tfopt")
+
+
+class GuardedStep:
+    """Stands in for `model.train_function`.
+
+    Batches are drawn outside of the compiled function and held until they are
+    committed. When a step fails, nothing of it has been written; the remedies
+    are asked in order for another plan, and the same batch runs again.
+
+    Args:
+        model: A compiled Keras model.
+        settings: `AccumulationSettings`, whose plan is in force.
+    """
+
+    def __init__(
+        self, model: keras.Model, settings: AccumulationSettings
+    ) -> None:
+        self._model = model
+        self._settings = settings
+        self._functions = StepFunctions(model)
+        self._gathered: list[Any] = []
+        self._logs: Any = {}
+        self.remedies: list[Remedy] = []
+
+    def __call__(self, iterator: Iterator) -> Any:
+        """Runs `steps_per_execution` steps and returns the last logs.
+
+        Raises:
+            StopIteration: If the iterator is exhausted.
+        """
+        batches = self._draw(iterator)
+        self._functions.observe(iterator, batches[0])
+        if (self._settings.gather_steps or 1) > 1:
+            self._gather(batches)
+        else:
+            self._run(batches, self._functions.steps)
+        if not isinstance(iterator, tf.data.Iterator):
+            # `train_on_batch` has no epoch whose end could flush.
+            self.flush()
+        return self._logs
+
+    def flush(self) -> None:
+        """Makes an update of the batches that wait for others, if any do."""
+        if self._gathered:
+            window, self._gathered = self._gathered, []
+            self._run([window], self._functions.gathered)
+
+    def end_epoch(self, logs: Any) -> Any:
+        """Flushes at the end of an epoch and returns its last logs.
+
+        Args:
+            logs: What `fit` takes for the last logs. Logs of another function
+                mean that no epoch of training has ended.
+        """
+        if logs is self._logs:
+            self.flush()
+            logs, self._logs = self._logs, {}
+        return logs
+
+    def reset(self) -> None:
+        """Forgets what an interrupted `fit` left behind."""
+        self._gathered = []
+        self._logs = {}
+        self.remedies = []
+
+    def _draw(self, iterator: Iterator) -> list[Any]:
+        batches = []
+        try:
+            while len(batches) < self._model.steps_per_execution:
+                batches.append(to_tensors(next(iterator)))
+        except (StopIteration, tf.errors.OutOfRangeError):
+            if not batches:
+                raise StopIteration from None
+        return batches
+
+    def _gather(self, batches: list[Any]) -> None:
+        for batch in batches:
+            self._gathered.append(batch)
+            if len(self._gathered) == self._settings.gather_steps:
+                self.flush()
+
+    def _run(self, units: list[Any], select: Callable) -> None:
+        """Runs one step for each unit: a batch, or a window of batches."""
+        tried: tuple[ExecutionPlan, ...] = ()
+        while units:
+            plan = self._settings.plan
+            start = time.perf_counter()
+            function = None
+            try:
+                function = select(plan, units[0])
+                held = units[: function.capacity]
+                self._logs = function(held, self._functions.value(plan))
+            except BaseException as error:
+                done = 0 if function is None else _settle(function, error)
+                if not isinstance(error, Exception) or done == len(held):
+                    raise
+                units, tried = units[done:], (*(() if done else tried), plan)
+                failure = _describe_failure(error, plan, units[0], tried)
+                if not self._recover(failure, start):
+                    raise
+            else:
+                units, tried = units[len(held) :], ()
+                self._review(held)
+
+    def _recover(self, failure: StepFailure, start: float) -> bool:
+        for remedy in self.remedies:
+            proposal = remedy.propose(failure)
+            if proposal is not None:
+                self._change_plan(*proposal, time.perf_counter() - start)
+                return True
+        return False
+
+    def _review(self, units: list[Any]) -> None:
+        if not self.remedies:
+            return
+        spec = spec_of(units[-1])
+        key, rows = shape_key(spec), static_rows(spec)
+        for remedy in self.remedies:
+            proposal = remedy.review(
+                self._settings.plan, rows, key, len(units)
+            )
+            if proposal is not None:
+                self._change_plan(*proposal, 0.0)
+
+    def _change_plan(
+        self, plan: ExecutionPlan, reason: str, seconds: float
+    ) -> None:
+        step = int(self._model.optimizer.iterations)
+        _logger.warning(
+            "Step %d: plan changed from %s to %s after %.1f s: %s",
+            step,
+            describe(self._settings.plan),
+            describe(plan),
+            seconds,
+            reason,
+        )
+        self._settings.change_plan(plan, reason, step, seconds)
+
+
+def _settle(function: Any, error: BaseException) -> int:
+    """Returns how many steps a failed call has committed."""
+    done, interrupted = function.log.settle()
+    if interrupted:
+        raise InterruptedCommitError(
+            "A step failed while it wrote its results; some of its writes are "
+            "made. Received: "
+            f"{type(error).__name__}: {error}. Expected: room for the "
+            "optimizer's temporaries. Restore weights and optimizer from a "
+            "backup before you train on."
+        ) from error
+    return done
+
+
+def _describe_failure(
+    error: Exception,
+    plan: ExecutionPlan,
+    unit: Any,
+    tried: tuple[ExecutionPlan, ...],
+) -> StepFailure:
+    spec = spec_of(unit)
+    return StepFailure(error, plan, static_rows(spec), shape_key(spec), tried)

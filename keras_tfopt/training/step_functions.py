@@ -1,0 +1,106 @@
+"""The functions that a model's steps were compiled to so far."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_tfopt.plan import ExecutionPlan
+from keras_tfopt.training.batch import relax_rows
+from keras_tfopt.training.batch import spec_of
+from keras_tfopt.training.batch import without_optionals
+from keras_tfopt.training.gathered_step import GatheredStepFunction
+from keras_tfopt.training.step_function import StepFunction
+from keras_tfopt.training.step_function import split_number
+from keras_tfopt.training.step_function import split_step_function
+from keras_tfopt.training.step_function import whole_step_function
+
+
+class StepFunctions:
+    """Makes and keeps the functions of a model, one per kind, plan and spec.
+
+    Args:
+        model: A compiled Keras model.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        self._functions: dict[Any, Any] = {}
+        self._values: dict[int, tf.Tensor] = {}
+        self._raw_spec: Any = None
+        self._spec: Any = None
+        self._spec_key = ""
+
+    def observe(self, iterator: Any, batch: Any) -> None:
+        """Takes the spec of the batches from where they come from."""
+        if isinstance(iterator, tf.data.Iterator):
+            raw_spec, convert = iterator.element_spec, without_optionals
+        else:
+            raw_spec, convert = spec_of(batch), relax_rows
+        if raw_spec is not self._raw_spec:
+            self._raw_spec = raw_spec
+            self._spec = convert(raw_spec)
+            self._spec_key = repr(self._spec)
+
+    def value(self, plan: ExecutionPlan) -> tf.Tensor:
+        """Returns the planned number or size of micro-batches as a tensor."""
+        number = split_number(plan)
+        if number not in self._values:
+            self._values[number] = tf.constant(number)
+        return self._values[number]
+
+    def steps(self, plan: ExecutionPlan, batch: Any) -> StepFunction:
+        """Returns the function that runs steps under a plan.
+
+        Args:
+            plan: The `ExecutionPlan`.
+            batch: The batch to run first.
+
+        Returns:
+            `StepFunction`.
+        """
+        spec, key = self._spec, self._spec_key
+        if _is_shape_bound(plan):
+            spec = spec_of(batch)
+            key = (split_number(plan), repr(spec))
+        key = ("steps", plan.is_split, _is_by_size(plan), plan.jit_compile, key)
+        if key not in self._functions:
+            make = split_step_function if plan.is_split else whole_step_function
+            capacity = self._model.steps_per_execution
+            if _is_shape_bound(plan):
+                capacity = 1
+            self._functions[key] = make(
+                self._model, spec, batch, plan, capacity
+            )
+        return self._functions[key]
+
+    def gathered(
+        self, plan: ExecutionPlan, window: list[Any]
+    ) -> GatheredStepFunction:
+        """Returns the function that runs one step over several batches.
+
+        Args:
+            plan: The `ExecutionPlan` for each batch.
+            window: The batches to run first.
+
+        Returns:
+            `GatheredStepFunction`.
+        """
+        key = ("gathered", _is_by_size(plan), self._spec_key)
+        if key not in self._functions:
+            self._functions[key] = GatheredStepFunction(
+                self._model, self._spec, window[0], plan
+            )
+        return self._functions[key]
+
+
+def _is_shape_bound(plan: ExecutionPlan) -> bool:
+    """Whether a plan's function is for one number of rows only.
+
+    XLA needs the sizes of micro-batches fixed.
+    """
+    return plan.is_split and plan.jit_compile
+
+
+def _is_by_size(plan: ExecutionPlan) -> bool:
+    return plan.microbatch_size is not None
