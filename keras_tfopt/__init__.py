@@ -1,8 +1,13 @@
 """Exact gradient accumulation for Keras on TensorFlow."""
 
+from keras_tfopt import callbacks as callbacks
 from keras_tfopt.accumulation import ExactnessWarning as ExactnessWarning
 from keras_tfopt.accumulation import register_row_state as register_row_state
 from keras_tfopt.plan import ExecutionPlan as ExecutionPlan
 from keras_tfopt.plan import PlanEvent as PlanEvent
 from keras_tfopt.training import AccumMixin as AccumMixin
 from keras_tfopt.training import AccumModel as AccumModel
+from keras_tfopt.training import (
+    InterruptedCommitError as InterruptedCommitError,
+)
+from keras_tfopt.training import OutOfMemoryError as OutOfMemoryError

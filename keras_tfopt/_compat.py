@@ -58,6 +58,12 @@ def loss_trackers(model: keras.Model) -> list[keras.metrics.Metric]:
     return [model._loss_tracker, *outputs]
 
 
+def compilation_of(model: keras.Model) -> Any:
+    """Returns an object that `compile` makes anew each time."""
+    # Keras keeps no count of compilations.
+    return model._loss_tracker
+
+
 def has_seed(layer: keras.layers.Layer) -> bool:
     """Whether a layer draws from a seed generator of its own."""
     # `variables` does not tell seeds from other state.

@@ -63,8 +63,12 @@ class ExecutionPlan:
     jit_compile: bool = False
 
     def __post_init__(self) -> None:
-        check_positive_integer("accumulation_steps", self.accumulation_steps)
-        check_positive_integer("microbatch_size", self.microbatch_size)
+        for name in ("accumulation_steps", "microbatch_size"):
+            value = getattr(self, name)
+            check_positive_integer(name, value)
+            if value is not None:
+                # NumPy's integers would carry their widths into tensors.
+                object.__setattr__(self, name, int(value))
         if (
             self.accumulation_steps is not None
             and self.microbatch_size is not None
@@ -83,6 +87,16 @@ class ExecutionPlan:
         return self.accumulation_steps is not None or (
             self.microbatch_size is not None
         )
+
+    def rows_of_microbatch(self, rows: int) -> int:
+        """Returns the rows of the largest micro-batch of a batch.
+
+        Args:
+            rows: Integer. Rows of the batch.
+        """
+        if self.microbatch_size is not None:
+            return min(self.microbatch_size, rows)
+        return -(-rows // (self.accumulation_steps or 1))
 
 
 @dataclasses.dataclass(frozen=True)

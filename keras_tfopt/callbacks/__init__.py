@@ -3,3 +3,4 @@
 from keras_tfopt.callbacks.accumulation_scheduler import (
     AccumulationScheduler as AccumulationScheduler,
 )
+from keras_tfopt.callbacks.oom_recovery import OOMRecovery as OOMRecovery

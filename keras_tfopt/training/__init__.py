@@ -1,4 +1,10 @@
 """Models whose steps run under a plan."""
 
+from keras_tfopt.training.failure import (
+    InterruptedCommitError as InterruptedCommitError,
+)
+from keras_tfopt.training.failure import OutOfMemoryError as OutOfMemoryError
+from keras_tfopt.training.installation import guard_of as guard_of
+from keras_tfopt.training.installation import remove_guard as remove_guard
 from keras_tfopt.training.mixin import AccumMixin as AccumMixin
 from keras_tfopt.training.model import AccumModel as AccumModel

@@ -10,7 +10,7 @@ def is_manageable(model: keras.Model) -> bool:
     A model with its own `train_step`, or with several replicas, keeps the step
     that Keras makes.
     """
-    return not has_own_train_step(model) and _replicas(model) == 1
+    return not has_own_train_step(model) and replica_count(model) == 1
 
 
 def has_own_train_step(model: keras.Model) -> bool:
@@ -42,10 +42,10 @@ def check_splittable(model: keras.Model) -> None:
             "`gradient_accumulation_steps` unset; the model's settings are "
             "exact."
         )
-    if _replicas(model) > 1:
+    if replica_count(model) > 1:
         raise ValueError(
             "Batches cannot be split under a distribution strategy with more "
-            f"than one replica. Received: {_replicas(model)} replicas with "
+            f"than one replica. Received: {replica_count(model)} replicas with "
             f"{settings} set. Expected: one replica. Leave these settings "
             "unset under this strategy."
         )
@@ -57,6 +57,7 @@ def _accumulation_of(optimizer: keras.optimizers.Optimizer) -> int | None:
     return getattr(optimizer, "gradient_accumulation_steps", None)
 
 
-def _replicas(model: keras.Model) -> int:
+def replica_count(model: keras.Model) -> int:
+    """Returns how many replicas a model trains on."""
     strategy: tf.distribute.Strategy = model.distribute_strategy
     return strategy.num_replicas_in_sync

@@ -66,7 +66,8 @@ def commit(
         log.mark()
         return
     # Without the barrier a write may run ahead of a gradient that fails.
-    with tf.control_dependencies(_tensors(result)):
+    result, outputs = _awaited(result)
+    with tf.control_dependencies(outputs):
         begin = log.mark()
     with tf.control_dependencies([begin]):
         known = len(tf.compat.v1.get_default_graph().get_operations())
@@ -95,6 +96,17 @@ def _write(
         )
 
 
-def _tensors(result: StepResult) -> list[tf.Tensor]:
-    flat = tf.nest.flatten(result, expand_composites=True)
-    return [leaf for leaf in flat if isinstance(leaf, tf.Tensor)]
+def _awaited(result: StepResult) -> tuple[StepResult, list[tf.Tensor]]:
+    """Returns a result and its tensors, each of which can be waited for.
+
+    A control dependency on the output of a function call waits for the side
+    effects of the call only, once TensorFlow inlines it. One on an identity
+    waits for the value.
+    """
+    flat = [
+        tf.identity(leaf) if isinstance(leaf, tf.Tensor) else leaf
+        for leaf in tf.nest.flatten(result, expand_composites=True)
+    ]
+    tensors = [leaf for leaf in flat if isinstance(leaf, tf.Tensor)]
+    packed = tf.nest.pack_sequence_as(result, flat, expand_composites=True)
+    return packed, tensors

@@ -18,6 +18,10 @@ class InterruptedCommitError(RuntimeError):
     """
 
 
+class OutOfMemoryError(MemoryError):
+    """A step does not fit into memory, and nothing is left to try."""
+
+
 @dataclasses.dataclass(frozen=True)
 class StepFailure:
     """A step that failed and left no trace.

@@ -9,7 +9,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_tfopt import _compat
 from keras_tfopt.plan import ExecutionPlan
+from keras_tfopt.plan import PlanEvent
 from keras_tfopt.training.batch import spec_of
 from keras_tfopt.training.batch import static_rows
 from keras_tfopt.training.batch import to_tensors
@@ -42,9 +44,25 @@ class GuardedStep:
         self._model = model
         self._settings = settings
         self._functions = StepFunctions(model)
+        self._compilation = _compat.compilation_of(model)
         self._gathered: list[Any] = []
         self._logs: Any = {}
         self.remedies: list[Remedy] = []
+
+    @property
+    def plan(self) -> ExecutionPlan:
+        """The `ExecutionPlan` in force."""
+        return self._settings.plan
+
+    @property
+    def plan_events(self) -> tuple[PlanEvent, ...]:
+        """Every change of plan so far, oldest first."""
+        return tuple(self._settings.plan_events)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the model is compiled as it was when this was made."""
+        return _compat.compilation_of(self._model) is self._compilation
 
     def __call__(self, iterator: Iterator) -> Any:
         """Runs `steps_per_execution` steps and returns the last logs.
