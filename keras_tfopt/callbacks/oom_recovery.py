@@ -1,18 +1,15 @@
 """Going on after an out-of-memory error, with the same effective batch."""
 
-import dataclasses
 from typing import Any
 
 import keras
 
-from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.plan import PlanEvent
 from keras_tfopt.plan import check_positive_integer
 from keras_tfopt.training import guard_of
 from keras_tfopt.training import remove_guard
-from keras_tfopt.training.failure import OutOfMemoryError
-from keras_tfopt.training.failure import StepFailure
-from keras_tfopt.training.failure import is_out_of_memory
+from keras_tfopt.training.microbatch_ladder import MicrobatchLadder
+from keras_tfopt.training.plan_control import PlanControl
 
 
 class OOMRecovery(keras.callbacks.Callback):
@@ -25,8 +22,9 @@ class OOMRecovery(keras.callbacks.Callback):
     model was given; a size that failed is tried ever more rarely, since a failed
     allocation costs TensorFlow 10 to 20 seconds.
 
-    It works on any compiled Keras model without a `train_step` of its own. Each
-    change is a `PlanEvent` and one line in the log `keras_tfopt`.
+    It works on any compiled Keras model without a `train_step` of its own, also
+    for validation, and for `evaluate` and `predict` when it is given to them.
+    Each change is a `PlanEvent` and one line in the log `keras_tfopt`.
 
     Example:
 
@@ -66,90 +64,53 @@ class OOMRecovery(keras.callbacks.Callback):
             )
         self.min_microbatch_size = min_microbatch_size
         self.grow_after = grow_after
-        self._guard: Any = None
-        self._original = ExecutionPlan()
-        self._quiet_steps = 0
-        # How often a size has failed, by the shape of the batch.
-        self._failures: dict[str, dict[int, int]] = {}
+        self._ladders: dict[str, MicrobatchLadder] = {}
+        self._controls: dict[str, PlanControl] = {}
 
     @property
     def plan_events(self) -> tuple[PlanEvent, ...]:
-        """Every change of plan of the model, oldest first."""
-        return () if self._guard is None else self._guard.plan_events
+        """Changes of plan of training, evaluation and prediction so far."""
+        return tuple(
+            event
+            for control in self._controls.values()
+            for event in control.plan_events
+        )
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Registers with the guarded step of the model."""
-        self._guard = guard_of(self.model)
-        self._guard.remedies.append(self)
-        self._original = self._guard.plan
-        self._quiet_steps = 0
+        self._register("train")
 
     def on_train_end(self, logs: Any = None) -> None:
         """Takes the registration back."""
-        self._guard.remedies.remove(self)
-        if not self._guard.remedies:
-            remove_guard(self.model)
+        self._unregister("train")
 
-    def propose(self, failure: StepFailure) -> tuple[ExecutionPlan, str] | None:
-        """Returns the plan with half the micro-batch; see `Remedy`.
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Registers with the guarded evaluation step of the model."""
+        self._register("test")
 
-        Raises:
-            OutOfMemoryError: If the micro-batch cannot be made smaller.
-        """
-        if not is_out_of_memory(failure.error) or failure.rows is None:
-            return None
-        self._quiet_steps = 0
-        size = failure.plan.rows_of_microbatch(failure.rows)
-        sizes = self._failures.setdefault(failure.shape_key, {})
-        sizes[size] = sizes.get(size, 0) + 1
-        if size <= self.min_microbatch_size:
-            raise OutOfMemoryError(_describe_end(failure, size)) from (
-                failure.error
+    def on_test_end(self, logs: Any = None) -> None:
+        """Takes the registration back."""
+        self._unregister("test")
+
+    def on_predict_begin(self, logs: Any = None) -> None:
+        """Registers with the guarded prediction of the model."""
+        self._register("predict")
+
+    def on_predict_end(self, logs: Any = None) -> None:
+        """Takes the registration back."""
+        self._unregister("predict")
+
+    def _register(self, role: str) -> None:
+        control = guard_of(self.model, role).control
+        if self._controls.get(role) is not control:
+            self._controls[role] = control
+            self._ladders[role] = MicrobatchLadder(
+                control.plan, self.min_microbatch_size, self.grow_after
             )
-        smaller = max(size // 2, self.min_microbatch_size)
-        return _resized(failure.plan, smaller), (
-            f"out of memory with {size} of {failure.rows} rows at a time"
-        )
+        control.remedies.append(self._ladders[role])
 
-    def review(
-        self, plan: ExecutionPlan, rows: int | None, shape_key: str, steps: int
-    ) -> tuple[ExecutionPlan, str] | None:
-        """Returns the plan with twice the micro-batch; see `Remedy`."""
-        self._quiet_steps += steps
-        if self.grow_after is None or plan == self._original or rows is None:
-            return None
-        size = 2 * plan.rows_of_microbatch(rows)
-        largest = self._original.rows_of_microbatch(rows)
-        failed = [
-            count
-            for known, count in self._failures.get(shape_key, {}).items()
-            if known <= size
-        ]
-        wait = self.grow_after * 2 ** max(sum(failed) - 1, 0)
-        if self._quiet_steps < wait:
-            return None
-        reason = f"{self._quiet_steps} steps without a failure"
-        self._quiet_steps = 0
-        if size >= largest:
-            return self._original, reason
-        return _resized(plan, size), reason
-
-
-def _resized(plan: ExecutionPlan, size: int) -> ExecutionPlan:
-    return dataclasses.replace(
-        plan, microbatch_size=size, accumulation_steps=None
-    )
-
-
-def _describe_end(failure: StepFailure, size: int) -> str:
-    tried = ", ".join(
-        str(plan.rows_of_microbatch(failure.rows or 1)) for plan in failure.tried
-    )
-    return (
-        "A step does not fit into memory, even in the smallest micro-batch "
-        f"allowed. Received: a batch of {failure.rows} rows; tried {tried} "
-        f"rows at a time. Expected: room for {size}. Free memory, make the "
-        "model or its inputs smaller, or allow smaller micro-batches with "
-        "`min_microbatch_size`. TensorFlow says: "
-        f"{str(failure.error).splitlines()[0] if str(failure.error) else ''}"
-    )
+    def _unregister(self, role: str) -> None:
+        remedies = self._controls[role].remedies
+        remedies.remove(self._ladders[role])
+        if not remedies:
+            remove_guard(self.model, role)

@@ -18,7 +18,7 @@ def to_tensors(batch: Any) -> Any:
 def without_optionals(spec: Any) -> Any:
     """Returns the spec of an iterator's batches after `to_tensors`."""
     return tf.nest.map_structure(
-        lambda leaf: None if isinstance(leaf, tf.OptionalSpec) else leaf, spec
+        lambda leaf: None if _is_none_spec(leaf) else leaf, spec
     )
 
 
@@ -49,6 +49,11 @@ def _to_tensor(leaf: Any) -> Any:
     if isinstance(leaf, (np.ndarray, np.generic, int, float)):
         return tf.convert_to_tensor(leaf)
     return leaf
+
+
+def _is_none_spec(leaf: Any) -> bool:
+    # The spec of `None` itself has no public name, and as the only one no shape.
+    return isinstance(leaf, tf.OptionalSpec) or not hasattr(leaf, "shape")
 
 
 def _relax_leaf(spec: Any) -> Any:

@@ -42,11 +42,16 @@ def chained_updates(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
         previous[:] = writes
 
     # Past `__setattr__`, which would start to track it.
-    vars(optimizer)["update_step"] = update
+    attributes = vars(optimizer)
+    own = attributes.get("update_step")
+    attributes["update_step"] = update
     try:
         yield
     finally:
-        del vars(optimizer)["update_step"]
+        if own is None:
+            del attributes["update_step"]
+        else:
+            attributes["update_step"] = own
 
 
 def writing_operations(known: int) -> list[tf.Operation]:

@@ -4,18 +4,25 @@ import keras
 import tensorflow as tf
 
 
-def is_manageable(model: keras.Model) -> bool:
+def is_manageable(model: keras.Model, role: str = "train") -> bool:
     """Whether our step can stand in for Keras' own step of a model.
 
     A model with its own `train_step`, or with several replicas, keeps the step
     that Keras makes.
     """
-    return not has_own_train_step(model) and replica_count(model) == 1
+    return not overridden_step(model, role) and replica_count(model) == 1
 
 
-def has_own_train_step(model: keras.Model) -> bool:
-    """Whether a model's class overrides `train_step`."""
-    return type(model).train_step is not keras.Model.train_step
+def overridden_step(model: keras.Model, role: str) -> str | None:
+    """Returns the name of the step that a model's class overrides, or `None`.
+
+    Args:
+        model: A Keras model.
+        role: String. One of `"train"`, `"test"` and `"predict"`.
+    """
+    name = f"{role}_step"
+    is_stock = getattr(type(model), name) is getattr(keras.Model, name)
+    return None if is_stock else name
 
 
 def check_splittable(model: keras.Model) -> None:
@@ -25,7 +32,7 @@ def check_splittable(model: keras.Model) -> None:
         ValueError: Names what prevents it and the way out.
     """
     settings = "`accumulation_steps`, `microbatch_size` or `gather_steps`"
-    if has_own_train_step(model):
+    if overridden_step(model, "train"):
         raise ValueError(
             "A model with its own `train_step` cannot be split. Received: "
             f"{type(model).__name__}.train_step with {settings} set. "

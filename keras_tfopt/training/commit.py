@@ -5,7 +5,9 @@ import warnings
 import keras
 import tensorflow as tf
 
+from keras_tfopt.accumulation import SplitStep
 from keras_tfopt.accumulation import StepResult
+from keras_tfopt.accumulation import WholeStep
 from keras_tfopt.training.chained_updates import chained_updates
 from keras_tfopt.training.chained_updates import writing_operations
 
@@ -46,8 +48,7 @@ class CommitLog:
 
 def commit(
     model: keras.Model,
-    trainable: list[keras.Variable],
-    updated: list[keras.Variable],
+    step: WholeStep | SplitStep,
     result: StepResult,
     log: CommitLog,
 ) -> None:
@@ -55,14 +56,13 @@ def commit(
 
     Args:
         model: The compiled Keras model.
-        trainable: Variables of `result.gradients`.
-        updated: Variables of `result.updates`.
-        result: `StepResult` of the pure step.
+        step: The pure step.
+        result: What it returned.
         log: `CommitLog` that notes beginning and end.
     """
     if tf.executing_eagerly():
         log.mark()
-        _write(model, trainable, updated, result)
+        _write(model, step, result)
         log.mark()
         return
     # Without the barrier a write may run ahead of a gradient that fails.
@@ -71,7 +71,7 @@ def commit(
         begin = log.mark()
     with tf.control_dependencies([begin]):
         known = len(tf.compat.v1.get_default_graph().get_operations())
-        _write(model, trainable, updated, result)
+        _write(model, step, result)
         writes = writing_operations(known)
     with tf.control_dependencies(writes):
         log.mark()
@@ -79,20 +79,21 @@ def commit(
 
 def _write(
     model: keras.Model,
-    trainable: list[keras.Variable],
-    updated: list[keras.Variable],
+    step: WholeStep | SplitStep,
     result: StepResult,
 ) -> None:
-    for variable, value in zip(updated, result.updates, strict=True):
+    for variable, value in zip(step.updated, result.updates, strict=True):
         variable.assign(value)
-    if not trainable:
+    if not step.mode.differentiates:
+        return
+    if not step.trainable:
         warnings.warn(
             "The model does not have any trainable weights.", stacklevel=2
         )
         return
     with chained_updates(model.optimizer):
         model.optimizer.apply_gradients(
-            zip(result.gradients, trainable, strict=True)
+            zip(result.gradients, step.trainable, strict=True)
         )
 
 

@@ -9,7 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_tfopt import _compat
+from keras_tfopt.accumulation import TRAINING
 from keras_tfopt.accumulation import ExactnessWarning
+from keras_tfopt.accumulation import StepMode
 from keras_tfopt.accumulation import StepResult
 from keras_tfopt.accumulation import build_split_step
 from keras_tfopt.accumulation import build_whole_step
@@ -23,6 +25,8 @@ from keras_tfopt.training.step_function import split_number
 
 # Float32 sums of another order differ by about 1e-7 of the largest entry.
 TOLERANCE = 1e-5
+
+_INFERENCE = StepMode("inference", training=False, differentiates=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,10 +122,10 @@ def check_equivalence(model: keras.Model, batch: Any) -> EquivalenceReport:
     check_rows(batch)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ExactnessWarning)
-        whole, split = _run(model, batch, training=True)
+        whole, split = _run(model, batch, TRAINING)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExactnessWarning)
-        reference, inference = _run(model, batch, training=False)
+        reference, inference = _run(model, batch, _INFERENCE)
     return EquivalenceReport(
         errors=_errors(model, whole, split),
         inference_errors=_errors(model, reference, inference),
@@ -138,13 +142,13 @@ class _Run:
 
 
 def _run(
-    model: keras.Model, batch: Any, training: bool
+    model: keras.Model, batch: Any, mode: StepMode
 ) -> tuple[_Run, _Run]:
     eager = model.run_eagerly
     spec = batch if eager else spec_of(batch)
-    whole, _ = build_whole_step(model, spec, eager, training)
+    whole, _ = build_whole_step(model, spec, eager, mode)
     split = build_split_step(
-        model, batch if eager else relax_rows(spec), eager, 1.0, training
+        model, batch if eager else relax_rows(spec), eager, 1.0, mode
     )
     number = split_number(model.plan)
     partition = partition_function(model.plan)(count_rows(batch), number)

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_tfopt.accumulation import TRAINING
 from keras_tfopt.accumulation.microstep import Share
 from keras_tfopt.accumulation.split import check_rows
 from keras_tfopt.accumulation.split import count_rows
@@ -35,7 +36,7 @@ class GatheredStepFunction:
     def __init__(
         self, model: keras.Model, spec: Any, batch: Any, plan: ExecutionPlan
     ) -> None:
-        self._step = step = split_step(model, spec, batch)
+        self._step = step = split_step(model, spec, batch, TRAINING)
         self.log = log = CommitLog()
         partition = partition_function(plan)
 
@@ -52,7 +53,7 @@ class GatheredStepFunction:
 
         def finish(total: Any) -> Any:
             result = step.finish(total)
-            commit(model, step.trainable, step.updated, result, log)
+            commit(model, step, result, log)
             return result.logs or model.get_metrics_result()
 
         eager = model.run_eagerly

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from collections.abc import Iterator
-import logging
 import time
 from typing import Any
 
@@ -10,24 +9,18 @@ import keras
 import tensorflow as tf
 
 from keras_tfopt import _compat
+from keras_tfopt.accumulation import TRAINING
+from keras_tfopt.accumulation import StepMode
 from keras_tfopt.plan import ExecutionPlan
-from keras_tfopt.plan import PlanEvent
-from keras_tfopt.training.batch import spec_of
-from keras_tfopt.training.batch import static_rows
 from keras_tfopt.training.batch import to_tensors
 from keras_tfopt.training.failure import InterruptedCommitError
-from keras_tfopt.training.failure import Remedy
-from keras_tfopt.training.failure import StepFailure
-from keras_tfopt.training.failure import describe
-from keras_tfopt.training.failure import shape_key
+from keras_tfopt.training.plan_control import PlanControl
 from keras_tfopt.training.settings import AccumulationSettings
 from keras_tfopt.training.step_functions import StepFunctions
 
-_logger = logging.getLogger("keras_tfopt")
-
 
 class GuardedStep:
-    """Stands in for `model.train_function`.
+    """Stands in for `model.train_function` or `model.test_function`.
 
     Batches are drawn outside of the compiled function and held until they are
     committed. When a step fails, nothing of it has been written; the remedies
@@ -36,28 +29,25 @@ class GuardedStep:
     Args:
         model: A compiled Keras model.
         settings: `AccumulationSettings`, whose plan is in force.
+        mode: `StepMode`. Defaults to `TRAINING`.
+
+    Attributes:
+        control: `PlanControl` that the remedies register with.
     """
 
     def __init__(
-        self, model: keras.Model, settings: AccumulationSettings
+        self,
+        model: keras.Model,
+        settings: AccumulationSettings,
+        mode: StepMode = TRAINING,
     ) -> None:
         self._model = model
-        self._settings = settings
-        self._functions = StepFunctions(model)
+        self._gather_steps = settings.gather_steps or 1
+        self._functions = StepFunctions(model, mode)
+        self.control = PlanControl(model, settings, mode.name)
         self._compilation = _compat.compilation_of(model)
         self._gathered: list[Any] = []
         self._logs: Any = {}
-        self.remedies: list[Remedy] = []
-
-    @property
-    def plan(self) -> ExecutionPlan:
-        """The `ExecutionPlan` in force."""
-        return self._settings.plan
-
-    @property
-    def plan_events(self) -> tuple[PlanEvent, ...]:
-        """Every change of plan so far, oldest first."""
-        return tuple(self._settings.plan_events)
 
     @property
     def is_current(self) -> bool:
@@ -72,7 +62,7 @@ class GuardedStep:
         """
         batches = self._draw(iterator)
         self._functions.observe(iterator, batches[0])
-        if (self._settings.gather_steps or 1) > 1:
+        if self._gather_steps > 1:
             self._gather(batches)
         else:
             self._run(batches, self._functions.steps)
@@ -103,7 +93,7 @@ class GuardedStep:
         """Forgets what an interrupted `fit` left behind."""
         self._gathered = []
         self._logs = {}
-        self.remedies = []
+        self.control.remedies.clear()
 
     def _draw(self, iterator: Iterator) -> list[Any]:
         batches = []
@@ -118,16 +108,16 @@ class GuardedStep:
     def _gather(self, batches: list[Any]) -> None:
         for batch in batches:
             self._gathered.append(batch)
-            if len(self._gathered) == self._settings.gather_steps:
+            if len(self._gathered) == self._gather_steps:
                 self.flush()
 
     def _run(self, units: list[Any], select: Callable) -> None:
         """Runs one step for each unit: a batch, or a window of batches."""
         tried: tuple[ExecutionPlan, ...] = ()
         while units:
-            plan = self._settings.plan
+            plan = self.control.plan
             start = time.perf_counter()
-            function = None
+            function, held = None, units
             try:
                 function = select(plan, units[0])
                 held = units[: function.capacity]
@@ -137,46 +127,11 @@ class GuardedStep:
                 if not isinstance(error, Exception) or done == len(held):
                     raise
                 units, tried = units[done:], (*(() if done else tried), plan)
-                failure = _describe_failure(error, plan, units[0], tried)
-                if not self._recover(failure, start):
+                if not self.control.recover(error, units[0], tried, start):
                     raise
             else:
                 units, tried = units[len(held) :], ()
-                self._review(held)
-
-    def _recover(self, failure: StepFailure, start: float) -> bool:
-        for remedy in self.remedies:
-            proposal = remedy.propose(failure)
-            if proposal is not None:
-                self._change_plan(*proposal, time.perf_counter() - start)
-                return True
-        return False
-
-    def _review(self, units: list[Any]) -> None:
-        if not self.remedies:
-            return
-        spec = spec_of(units[-1])
-        key, rows = shape_key(spec), static_rows(spec)
-        for remedy in self.remedies:
-            proposal = remedy.review(
-                self._settings.plan, rows, key, len(units)
-            )
-            if proposal is not None:
-                self._change_plan(*proposal, 0.0)
-
-    def _change_plan(
-        self, plan: ExecutionPlan, reason: str, seconds: float
-    ) -> None:
-        step = int(self._model.optimizer.iterations)
-        _logger.warning(
-            "Step %d: plan changed from %s to %s after %.1f s: %s",
-            step,
-            describe(self._settings.plan),
-            describe(plan),
-            seconds,
-            reason,
-        )
-        self._settings.change_plan(plan, reason, step, seconds)
+                self.control.review(held[-1], len(held))
 
 
 def _settle(function: Any, error: BaseException) -> int:
@@ -192,12 +147,3 @@ def _settle(function: Any, error: BaseException) -> int:
         ) from error
     return done
 
-
-def _describe_failure(
-    error: Exception,
-    plan: ExecutionPlan,
-    unit: Any,
-    tried: tuple[ExecutionPlan, ...],
-) -> StepFailure:
-    spec = spec_of(unit)
-    return StepFailure(error, plan, static_rows(spec), shape_key(spec), tried)

@@ -1,43 +1,91 @@
 """Putting the guarded step on a model, whatever its class."""
 
+from collections.abc import Callable
 from typing import Any
 import weakref
 
 import keras
 
+from keras_tfopt.accumulation import EVALUATION
+from keras_tfopt.accumulation import TRAINING
 from keras_tfopt.plan import ExecutionPlan
-from keras_tfopt.training.checks import has_own_train_step
+from keras_tfopt.training.checks import overridden_step
 from keras_tfopt.training.checks import replica_count
+from keras_tfopt.training.guarded_prediction import GuardedPrediction
 from keras_tfopt.training.guarded_step import GuardedStep
 from keras_tfopt.training.settings import AccumulationSettings
 
-# Guards of plain models, with their compiled functions, for the next `fit`.
+Guard = GuardedStep | GuardedPrediction
+
+ROLES = ("train", "test", "predict")
+
+# Guards, with their compiled functions, for the next call of `fit`.
 _guards: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
-def guard_of(model: keras.Model) -> GuardedStep:
-    """Returns the guarded step that runs a model's training steps.
+def guard_of(model: keras.Model, role: str = "train") -> Guard:
+    """Returns the guard that runs a model's steps, installing it if need be.
 
-    An `AccumModel` has one. On any other compiled model it is installed for the
-    current `fit`: Keras looks `train_function` up at every step. Several
-    callbacks share one guard.
+    Keras looks its step functions up at every step, so a guard takes effect at
+    once. Several callbacks share one. `AccumModel` trains and evaluates under
+    guards of its own; on any other model they stay until `remove_guard`, or
+    until the next `fit`, `evaluate` or `predict` after an exception.
 
     Args:
-        model: A compiled Keras model inside of `fit`.
+        model: A compiled Keras model inside of `fit`, `evaluate` or `predict`.
+        role: String. One of `"train"`, `"test"` and `"predict"`. Defaults to
+            `"train"`.
 
     Returns:
-        `GuardedStep`.
+        `GuardedStep`, or `GuardedPrediction` for `"predict"`.
 
     Raises:
         ValueError: If the model's step is not Keras' own, so that it cannot be
             run again without a trace.
     """
-    if isinstance(model.train_function, GuardedStep):
-        return model.train_function
-    if has_own_train_step(model):
+    current = getattr(model, f"{role}_function")
+    if isinstance(current, Guard):
+        return current
+    _check_guardable(model, role)
+    guards = _guards.setdefault(model, {})
+    guard = guards.get(role)
+    if guard is None or not guard.is_current:
+        guard = guards[role] = _make_guard(model, role, current)
+    setattr(model, f"{role}_function", guard)
+    # Keras delivers no `on_train_end` after an exception. The next `fit` asks
+    # for its function before its callbacks do, and gets Keras' own.
+    vars(model)[f"make_{role}_function"] = _remover(model, role)
+    return guard
+
+
+def remove_guard(model: keras.Model, role: str = "train") -> None:
+    """Gives a model Keras' own step back, unless the guard is its own.
+
+    Args:
+        model: A Keras model.
+        role: As for `guard_of`.
+    """
+    if f"make_{role}_function" in vars(model):
+        del vars(model)[f"make_{role}_function"]
+        getattr(model, f"{role}_function").reset()
+        setattr(model, f"{role}_function", None)
+
+
+def _make_guard(model: keras.Model, role: str, current: Callable) -> Guard:
+    settings = AccumulationSettings()
+    settings.plan = ExecutionPlan(jit_compile=bool(model.jit_compile))
+    if role == "predict":
+        return GuardedPrediction(model, current, settings)
+    mode = TRAINING if role == "train" else EVALUATION
+    return GuardedStep(model, settings, mode)
+
+
+def _check_guardable(model: keras.Model, role: str) -> None:
+    overridden = overridden_step(model, role)
+    if overridden and role != "predict":
         raise ValueError(
-            "A guarded step stands in for Keras' `train_step`. Received: "
-            f"{type(model).__name__}.train_step. Expected: a model that does "
+            "A guarded step stands in for Keras' own. Received: "
+            f"{type(model).__name__}.{overridden}. Expected: a model that does "
             "not override it. Override `compute_loss`, `compute_metrics` or "
             "`call` instead."
         )
@@ -46,32 +94,14 @@ def guard_of(model: keras.Model) -> GuardedStep:
             "A guarded step runs on one replica. Received: a model with "
             f"{replica_count(model)} replicas. Expected: one."
         )
-    guard = _guards.get(model)
-    if guard is None or not guard.is_current:
-        settings = AccumulationSettings()
-        settings.plan = ExecutionPlan(jit_compile=bool(model.jit_compile))
-        guard = _guards[model] = GuardedStep(model, settings)
-    model.train_function = guard
-    # Keras delivers no `on_train_end` after an exception. The next `fit` asks
-    # for its train function before its callbacks do, and gets Keras' own.
-    vars(model)["make_train_function"] = _remover(model)
-    return guard
 
 
-def remove_guard(model: keras.Model) -> None:
-    """Gives a plain model Keras' own step back; other models keep theirs."""
-    if "make_train_function" in vars(model):
-        del vars(model)["make_train_function"]
-        model.train_function.reset()
-        model.train_function = None
-
-
-def _remover(model: keras.Model) -> Any:
+def _remover(model: keras.Model, role: str) -> Any:
     reference = weakref.ref(model)
 
-    def make_train_function(force: bool = False) -> Any:
+    def make_function(force: bool = False) -> Any:
         model = reference()
-        remove_guard(model)
-        return model.make_train_function(force)
+        remove_guard(model, role)
+        return getattr(model, f"make_{role}_function")(force)
 
-    return make_train_function
+    return make_function

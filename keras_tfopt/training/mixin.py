@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 
+from keras_tfopt.accumulation import EVALUATION
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.plan import PlanEvent
 from keras_tfopt.training.checks import check_splittable
@@ -202,6 +203,17 @@ class AccumMixin:
             self.train_function = GuardedStep(self, self._settings)
         self.train_function.reset()
         return self.train_function
+
+    def make_test_function(self, force: bool = False) -> Any:
+        """Makes the function that `evaluate` calls for each step."""
+        if not is_manageable(self, "test"):
+            return super().make_test_function(force)
+        if self.test_function is None or force:
+            settings = AccumulationSettings()
+            settings.plan = ExecutionPlan(jit_compile=self.plan.jit_compile)
+            self.test_function = GuardedStep(self, settings, EVALUATION)
+        self.test_function.reset()
+        return self.test_function
 
     def _get_metrics_result_or_logs(self, logs: Any) -> Any:
         # `fit` calls this after the last step of an epoch and before it

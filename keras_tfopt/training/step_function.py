@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from keras_tfopt.accumulation import SplitStep
+from keras_tfopt.accumulation import StepMode
 from keras_tfopt.accumulation import StepResult
 from keras_tfopt.accumulation import WholeStep
 from keras_tfopt.accumulation import build_split_step
@@ -55,7 +56,7 @@ class StepFunction:
 
         def run_one(batch: Any, value: tf.Tensor) -> Any:
             result = pure(batch, value)
-            commit(model, step.trainable, step.updated, result, log)
+            commit(model, step, result, log)
             return result.logs
 
         def run(batches: list[Any], count: tf.Tensor, value: tf.Tensor) -> Any:
@@ -111,6 +112,7 @@ def whole_step_function(
     spec: Any,
     batch: Any,
     plan: ExecutionPlan,
+    mode: StepMode,
     capacity: int,
 ) -> StepFunction:
     """Makes the function for batches that are not split.
@@ -120,13 +122,15 @@ def whole_step_function(
         spec: Nest of the specs of a batch.
         batch: The first batch.
         plan: The `ExecutionPlan`.
+        mode: `StepMode`.
         capacity: Integer. Largest number of steps in a call.
 
     Returns:
         `StepFunction`.
     """
     eager = model.run_eagerly
-    step, effects = build_whole_step(model, batch if eager else spec, eager)
+    example = batch if eager else spec
+    step, effects = build_whole_step(model, example, eager, mode)
     jit_compile = plan.jit_compile
     if effects.writes and jit_compile:
         # XLA destroys the variables that a failing function writes.
@@ -152,6 +156,7 @@ def split_step_function(
     spec: Any,
     batch: Any,
     plan: ExecutionPlan,
+    mode: StepMode,
     capacity: int,
 ) -> StepFunction:
     """Makes the function for batches that are split into micro-batches.
@@ -164,12 +169,13 @@ def split_step_function(
         spec: Nest of the specs of a batch.
         batch: The first batch.
         plan: The `ExecutionPlan`.
+        mode: `StepMode`.
         capacity: Integer. Largest number of steps in a call.
 
     Returns:
         `StepFunction`.
     """
-    step = split_step(model, spec, batch)
+    step = split_step(model, spec, batch, mode)
     partition = partition_function(plan)
 
     def pure(batch: Any, value: tf.Tensor) -> StepResult:
@@ -185,12 +191,14 @@ def split_step_function(
     return StepFunction(model, step, pure, spec, capacity, check_rows)
 
 
-def split_step(model: keras.Model, spec: Any, batch: Any) -> SplitStep:
+def split_step(
+    model: keras.Model, spec: Any, batch: Any, mode: StepMode
+) -> SplitStep:
     """Makes the pure step for batches of a spec, split anyhow."""
     eager = model.run_eagerly
     example = batch if eager else relax_rows(spec)
     weight = float(static_rows(spec) or 1)
-    return build_split_step(model, example, eager, weight)
+    return build_split_step(model, example, eager, weight, mode)
 
 
 def partition_function(plan: ExecutionPlan) -> Callable[..., Partition]:

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_tfopt.accumulation import StepMode
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.training.batch import relax_rows
 from keras_tfopt.training.batch import spec_of
@@ -21,10 +22,12 @@ class StepFunctions:
 
     Args:
         model: A compiled Keras model.
+        mode: `StepMode`.
     """
 
-    def __init__(self, model: keras.Model) -> None:
+    def __init__(self, model: keras.Model, mode: StepMode) -> None:
         self._model = model
+        self._mode = mode
         self._functions: dict[Any, Any] = {}
         self._values: dict[int, tf.Tensor] = {}
         self._raw_spec: Any = None
@@ -70,7 +73,7 @@ class StepFunctions:
             if _is_shape_bound(plan):
                 capacity = 1
             self._functions[key] = make(
-                self._model, spec, batch, plan, capacity
+                self._model, spec, batch, plan, self._mode, capacity
             )
         return self._functions[key]
 

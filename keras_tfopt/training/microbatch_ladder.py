@@ -1,0 +1,99 @@
+"""Which micro-batch to try after a failure, and when to try a larger one."""
+
+import dataclasses
+
+from keras_tfopt.plan import ExecutionPlan
+from keras_tfopt.training.failure import OutOfMemoryError
+from keras_tfopt.training.failure import StepFailure
+from keras_tfopt.training.failure import is_out_of_memory
+
+
+class MicrobatchLadder:
+    """Halves the micro-batch where memory is short and doubles it later.
+
+    A `Remedy`. What failed is remembered by the shape of the batch, and tried
+    again ever more rarely: a passing shortage does not slow the rest of a run,
+    and a lasting one costs few failures.
+
+    Args:
+        plan: `ExecutionPlan` to come back to.
+        min_microbatch_size: Integer. Smallest micro-batch to try.
+        grow_after: Integer or `None`. Good steps before the next larger
+            micro-batch is tried; `None` never tries.
+    """
+
+    def __init__(
+        self,
+        plan: ExecutionPlan,
+        min_microbatch_size: int,
+        grow_after: int | None,
+    ) -> None:
+        self._original = plan
+        self._min_size = min_microbatch_size
+        self._grow_after = grow_after
+        self._good_steps = 0
+        self._failures: dict[str, dict[int, int]] = {}
+
+    def propose(self, failure: StepFailure) -> tuple[ExecutionPlan, str] | None:
+        """Returns a plan with half the micro-batch, or `None`.
+
+        Raises:
+            OutOfMemoryError: If the micro-batch must not be smaller.
+        """
+        if not is_out_of_memory(failure.error) or failure.rows is None:
+            return None
+        size = failure.plan.rows_of_microbatch(failure.rows)
+        sizes = self._failures.setdefault(failure.shape_key, {})
+        sizes[size] = sizes.get(size, 0) + 1
+        self._good_steps = 0
+        if size <= self._min_size:
+            raise OutOfMemoryError(
+                _describe_end(failure, size)
+            ) from failure.error
+        smaller = max(size // 2, self._min_size)
+        reason = f"out of memory with {size} of {failure.rows} rows at a time"
+        return _resized(failure.plan, smaller), reason
+
+    def review(
+        self, plan: ExecutionPlan, rows: int | None, shape_key: str, steps: int
+    ) -> tuple[ExecutionPlan, str] | None:
+        """Returns a plan with twice the micro-batch when it is time."""
+        self._good_steps += steps
+        if plan == self._original or rows is None or self._grow_after is None:
+            return None
+        size = 2 * plan.rows_of_microbatch(rows)
+        if self._good_steps < self._patience(shape_key, size):
+            return None
+        reason = f"{self._good_steps} steps without a failure"
+        self._good_steps = 0
+        if size >= self._original.rows_of_microbatch(rows):
+            return self._original, reason
+        return _resized(plan, size), reason
+
+    def _patience(self, shape_key: str, size: int) -> int:
+        """Good steps to wait before a size; twice as many per failure."""
+        failures = sum(
+            count
+            for failed, count in self._failures.get(shape_key, {}).items()
+            if failed <= size
+        )
+        return (self._grow_after or 1) * 2 ** max(failures - 1, 0)
+
+
+def _resized(plan: ExecutionPlan, size: int) -> ExecutionPlan:
+    return dataclasses.replace(
+        plan, microbatch_size=size, accumulation_steps=None
+    )
+
+
+def _describe_end(failure: StepFailure, size: int) -> str:
+    rows = failure.rows or 1
+    tried = [str(plan.rows_of_microbatch(rows)) for plan in failure.tried]
+    first_line = str(failure.error).partition("\n")[0]
+    return (
+        "A step does not fit into memory, even in the smallest micro-batch "
+        f"allowed. Received: a batch of {rows} rows; tried "
+        f"{', '.join(tried)} rows at a time. Expected: room for {size}. Free "
+        "memory, make the model or its inputs smaller, or lower "
+        f"`min_microbatch_size`. TensorFlow says: {first_line}"
+    )

@@ -1,0 +1,104 @@
+"""Who may change a plan, and the record of it."""
+
+import logging
+import time
+from typing import Any
+
+import keras
+
+from keras_tfopt.plan import ExecutionPlan
+from keras_tfopt.plan import PlanEvent
+from keras_tfopt.training.batch import spec_of
+from keras_tfopt.training.batch import static_rows
+from keras_tfopt.training.failure import Remedy
+from keras_tfopt.training.failure import StepFailure
+from keras_tfopt.training.failure import describe
+from keras_tfopt.training.failure import shape_key
+from keras_tfopt.training.settings import AccumulationSettings
+
+_logger = logging.getLogger("keras_tfopt")
+
+
+class PlanControl:
+    """Asks the remedies for another plan and puts it in force.
+
+    Args:
+        model: A compiled Keras model.
+        settings: `AccumulationSettings`, whose plan is in force.
+        work: String. What runs under the plan, for the log.
+
+    Attributes:
+        remedies: List of `Remedy`, asked in order.
+    """
+
+    def __init__(
+        self, model: keras.Model, settings: AccumulationSettings, work: str
+    ) -> None:
+        self._model = model
+        self._settings = settings
+        self._work = work
+        self.remedies: list[Remedy] = []
+
+    @property
+    def plan(self) -> ExecutionPlan:
+        """The `ExecutionPlan` in force."""
+        return self._settings.plan
+
+    @property
+    def plan_events(self) -> tuple[PlanEvent, ...]:
+        """Every change of plan so far, oldest first."""
+        return tuple(self._settings.plan_events)
+
+    def recover(
+        self,
+        error: Exception,
+        batch: Any,
+        tried: tuple[ExecutionPlan, ...],
+        start: float,
+    ) -> bool:
+        """Changes the plan after a failure, if a remedy knows another.
+
+        Args:
+            error: What the step raised.
+            batch: Nest of tensors that it ran on.
+            tried: Plans that failed on this batch, the last one included.
+            start: Float. `time.perf_counter()` when the step began.
+
+        Returns:
+            Boolean. Whether the batch shall run again.
+        """
+        spec = spec_of(batch)
+        failure = StepFailure(
+            error, self.plan, static_rows(spec), shape_key(spec), tried
+        )
+        for remedy in self.remedies:
+            proposal = remedy.propose(failure)
+            if proposal is not None:
+                self._change(*proposal, time.perf_counter() - start)
+                return True
+        return False
+
+    def review(self, batch: Any, steps: int) -> None:
+        """Lets the remedies change the plan after good steps."""
+        if not self.remedies:
+            return
+        spec = spec_of(batch)
+        rows, key = static_rows(spec), shape_key(spec)
+        for remedy in self.remedies:
+            proposal = remedy.review(self.plan, rows, key, steps)
+            if proposal is not None:
+                self._change(*proposal, 0.0)
+
+    def _change(self, plan: ExecutionPlan, reason: str, seconds: float) -> None:
+        optimizer = self._model.optimizer
+        step = 0 if optimizer is None else int(optimizer.iterations)
+        _logger.warning(
+            "Step %d: %s changes from %s to %s, %.1f s lost: %s",
+            step,
+            self._work,
+            describe(self.plan),
+            describe(plan),
+            seconds,
+            reason,
+        )
+        self._settings.change_plan(plan, reason, step, seconds)
