@@ -1,0 +1,1 @@
+"""Runs that compare ways to train the same network."""

@@ -1,0 +1,112 @@
+import pytest
+from typer import testing
+
+from keras_tfopt import cli
+from keras_tfopt._version import __version__
+from keras_tfopt.benchmark import demo
+from keras_tfopt.benchmark import digits
+from tests import subprocesses
+
+
+@pytest.fixture
+def invoke(monkeypatch):
+    """Runs the command line in this process."""
+    # Kept out of the environment of later tests.
+    monkeypatch.setenv("TF_CPU_ALLOCATOR_USE_BFC", "true")
+    return lambda *arguments: testing.CliRunner().invoke(cli.app, arguments)
+
+
+def rows_of_table(printed):
+    """Returns the cells of each row of a printed rich table."""
+    return [
+        [cell.strip() for cell in line.strip("│").split("│")]
+        for line in printed.splitlines()
+        if line.startswith("│")
+    ]
+
+
+@pytest.mark.slow
+def test_demo_compares_stock_keras_and_accum_model():
+    process = subprocesses.run_cli(
+        "demo", "--epochs", "30", TF_CPU_ALLOCATOR_USE_BFC=None, COLUMNS="100"
+    )
+
+    assert process.returncode == 0, process.stdout + process.stderr
+    stock, split = rows_of_table(process.stdout)
+    assert stock[0] == "stock Keras, 256 at once"
+    assert split[0] == "AccumModel, 32 at a time"
+    for _, accuracy, _, updates, seconds, peak in (stock, split):
+        assert float(accuracy.removesuffix("%")) >= 97
+        # Six batches an epoch, the last one short.
+        assert updates == "180"
+        assert float(seconds) > 0
+        assert float(peak) > 0
+    # The same but for rounding, which training amplifies.
+    assert float(split[1][:-1]) == pytest.approx(float(stock[1][:-1]), abs=0.6)
+    assert float(split[2]) == pytest.approx(float(stock[2]), rel=0.05)
+    # An eighth of the rows are in flight at a time.
+    assert float(split[5]) < 0.6 * float(stock[5])
+    for name in (stock[0], split[0]):
+        for epoch in range(3, 31, 3):
+            assert f"{name}: epoch {epoch}/30, loss " in process.stdout
+
+
+@pytest.mark.slow
+def test_demo_fails_when_it_learns_too_little():
+    process = subprocesses.run_cli("demo", "--epochs", "1", COLUMNS="100")
+
+    assert process.returncode == 1, process.stdout + process.stderr
+    assert len(rows_of_table(process.stdout)) == 2
+    for name in ("stock Keras, 256 at once", "AccumModel, 32 at a time"):
+        assert f"{name}: accuracy " in process.stdout
+    assert process.stdout.count(" 97% required") == 2
+
+
+def test_demo_without_scikit_learn_names_the_extra(invoke, monkeypatch):
+    def load_digits(*, seed):
+        raise digits.MissingExtraError("pip install 'keras-tfopt[demo]'")
+
+    monkeypatch.setattr(digits, "load_digits", load_digits)
+
+    result = invoke("demo")
+
+    assert result.exit_code == 2
+    assert "pip install 'keras-tfopt[demo]'" in result.output
+
+
+def test_demo_exits_according_to_the_results(invoke, monkeypatch):
+    accuracies = [0.97, 0.99]
+
+    def run_demo(console, *, epochs, seed):
+        assert (epochs, seed) == (3, 5)
+        return [
+            demo.TrainingResult("name", accuracy, 0.1, 6, 1.0, None)
+            for accuracy in accuracies
+        ]
+
+    monkeypatch.setattr(demo, "run_demo", run_demo)
+
+    assert invoke("demo", "--epochs", "3", "--seed", "5").exit_code == 0
+    accuracies[1] = 0.9694
+    result = invoke("demo", "--epochs", "3", "--seed", "5")
+    assert result.exit_code == 1
+    assert "accuracy 96.94%, 97% required" in result.output
+
+
+@pytest.mark.parametrize("arguments", [("--epochs", "0"), ("--seed", "-1")])
+def test_demo_refuses_bad_options(invoke, arguments):
+    result = invoke("demo", *arguments)
+    assert result.exit_code == 2
+    assert arguments[0] in result.output
+
+
+def test_version(invoke):
+    result = invoke("--version")
+    assert result.exit_code == 0
+    assert result.output == f"keras-tfopt {__version__}\n"
+
+
+def test_help_lists_the_commands(invoke):
+    result = invoke("--help")
+    assert result.exit_code == 0
+    assert "demo" in result.output
