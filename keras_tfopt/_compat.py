@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 # `keras.Model(inputs, outputs)` returns this class, which has no public name;
 # a functional `AccumModel` must inherit from it.
@@ -19,6 +18,10 @@ from keras.src.models.functional import Functional as Functional
 from keras.src.models.model import (
     functional_init_arguments as functional_init_arguments,
 )
+import tensorflow as tf
+
+# The only place that tells how much of a GPU TensorFlow may take.
+from tensorflow.python.client import device_lib
 
 # TensorFlow's own table of which operations read and which write a resource;
 # it alone covers control flow and function calls.
@@ -34,12 +37,21 @@ def forward(model: keras.Model, x: Any, training: bool = True) -> Any:
 
 
 def compute_loss(
-    model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any
+    model: keras.Model,
+    x: Any,
+    y: Any,
+    y_pred: Any,
+    sample_weight: Any,
+    training: bool = True,
 ) -> tf.Tensor:
     """Computes a model's total loss, whichever signature it overrides."""
     # `_compute_loss` bridges overrides without the `training` argument.
     return model._compute_loss(
-        x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True
+        x=x,
+        y=y,
+        y_pred=y_pred,
+        sample_weight=sample_weight,
+        training=training,
     )
 
 
@@ -145,9 +157,17 @@ def own_variables(layer: keras.layers.Layer) -> list[keras.Variable]:
     ]
 
 
-def has_added_loss(layer: keras.layers.Layer) -> bool:
-    """Whether a layer called `add_loss` inside a collecting scope."""
-    return bool(layer._loss_ids)
+def count_added_losses(layer: keras.layers.Layer) -> int:
+    """How often `add_loss` of a layer was called in a collecting scope."""
+    # Its activity regularizer comes this way, too.
+    return len(layer._loss_ids)
+
+
+def averages_activity_losses() -> bool:
+    """Whether Keras divides an activity regularizer by the rows."""
+    # Since Keras 3.14; before, it is the sum that the regularizer returns.
+    major, minor = keras.__version__.split(".")[:2]
+    return (int(major), int(minor)) >= (3, 14)
 
 
 def metric_function(metric: keras.metrics.Metric) -> Callable | None:
@@ -194,3 +214,24 @@ def written_resources(operation: tf.Operation) -> list[tf.Tensor]:
         operation
     )
     return list(writes)
+
+
+def called_graphs(operation: tf.Operation) -> list[tf.Graph]:
+    """Returns the graphs of the functions that an operation calls."""
+    # Only the graph knows the bodies of conditionals, loops and calls.
+    functions = [
+        function
+        for attribute in operation.node_def.attr.values()
+        for function in (attribute.func, *attribute.list.func)
+        if function.name
+    ]
+    return [operation.graph._get_function(f.name).graph for f in functions]
+
+
+def device_memory_limit(device: str) -> int | None:
+    """Returns what TensorFlow may take of a device, in bytes."""
+    limits = {
+        entry.name.rpartition("device:")[-1]: entry.memory_limit
+        for entry in device_lib.list_local_devices()
+    }
+    return limits.get(device.rpartition("device:")[-1].removeprefix("/"))

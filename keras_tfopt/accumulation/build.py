@@ -9,9 +9,11 @@ import tensorflow as tf
 
 from keras_tfopt.accumulation.discovery import Discovery
 from keras_tfopt.accumulation.discovery import discover
+from keras_tfopt.accumulation.microstep import TRAINING
 from keras_tfopt.accumulation.microstep import Microstep
 from keras_tfopt.accumulation.microstep import MicrostepResult
 from keras_tfopt.accumulation.microstep import Share
+from keras_tfopt.accumulation.microstep import StepMode
 from keras_tfopt.accumulation.microstep import read_values
 from keras_tfopt.accumulation.pure_step import SplitStep
 from keras_tfopt.accumulation.pure_step import WholeStep
@@ -29,7 +31,7 @@ def build_whole_step(
     model: keras.Model,
     example: Any,
     run_eagerly: bool,
-    training: bool = True,
+    mode: StepMode = TRAINING,
 ) -> tuple[WholeStep, Effects]:
     """Makes the pure step for batches that are not split.
 
@@ -37,22 +39,22 @@ def build_whole_step(
         model: A compiled Keras model; it is built here where it is not.
         example: Nest of tensor specs of a batch; a batch when `run_eagerly`.
         run_eagerly: Boolean. Whether the step runs without a graph.
-        training: Boolean. Whether layers run as in training.
+        mode: `StepMode`. Defaults to `TRAINING`.
 
     Returns:
         The step, and the effects that it has past Keras.
     """
-    found = discover(model, _runner(example, run_eagerly))
-    trainable = _build_optimizer(model)
+    found = discover(model, _runner(example, run_eagerly), mode)
+    trainable = _build_optimizer(model) if mode.differentiates else []
     definition = Microstep(
-        model, trainable, found.written, [], training=training
+        model, trainable, found.written, [], mode=mode
     )
     if run_eagerly:
         # Only graphs have a use for the structure of the logs.
-        return WholeStep(definition, None, definition), Effects()
+        return WholeStep(definition, (), definition), Effects()
     function = _trace(definition, example, [], None)
-    like = MicrostepResult(*function.structured_outputs)
-    return WholeStep(function, like, definition), find_effects(function)
+    logs = MicrostepResult(*function.structured_outputs).logs
+    return WholeStep(function, logs, definition), find_effects(function)
 
 
 def build_split_step(
@@ -60,7 +62,7 @@ def build_split_step(
     example: Any,
     run_eagerly: bool,
     tracker_weight: float,
-    training: bool = True,
+    mode: StepMode = TRAINING,
 ) -> SplitStep:
     """Makes the pure step for batches that are split.
 
@@ -70,7 +72,7 @@ def build_split_step(
             `run_eagerly`.
         run_eagerly: Boolean. Whether the step runs without a graph.
         tracker_weight: Float. Weight of a batch in the per-output trackers.
-        training: Boolean. Whether layers run as in training.
+        mode: `StepMode`. Defaults to `TRAINING`.
 
     Returns:
         `SplitStep`.
@@ -79,8 +81,8 @@ def build_split_step(
         ValueError: If the model does something in its forward pass that would
             not be the same in parts.
     """
-    found = discover(model, _runner(example, run_eagerly))
-    trainable = _build_optimizer(model)
+    found = discover(model, _runner(example, run_eagerly), mode)
+    trainable = _build_optimizer(model) if mode.differentiates else []
     rules = StateRules(model, found.written)
     _refuse(_scaled_parameters(trainable) + rules.refused)
     definition = Microstep(
@@ -89,18 +91,24 @@ def build_split_step(
         rules.carried,
         rules.normalizers,
         tracker_weight,
-        training,
+        mode,
     )
     share = Share(
         tf.TensorSpec((), tf.int32),
         tf.TensorSpec((found.loss_evaluations,), tf.float32),
     )
-    if run_eagerly:
-        function, like = definition, _trial(definition, example, share)
-    else:
+    try:
         function = _trace(definition, example, rules.carried, share)
+    except Exception:
+        if not run_eagerly:
+            raise
+        # Not every eager model can be traced; then nothing can be looked at.
+        like = _trial(definition, example, share)
+    else:
         like = MicrostepResult(*function.structured_outputs)
         _refuse_effects(find_effects(function), found)
+    if run_eagerly:
+        function = definition
     for assumption in found.assumptions:
         warnings.warn(
             f"Splitting batches may not be exact. {assumption} "
@@ -114,10 +122,14 @@ def build_split_step(
 
 def _runner(example: Any, run_eagerly: bool) -> Callable:
     def run(observe: Callable) -> None:
-        if run_eagerly:
+        trace = tf.function(observe, autograph=False).get_concrete_function
+        try:
+            # A trace runs nothing that could have an effect.
+            trace(example)
+        except Exception:
+            if not run_eagerly:
+                raise
             observe(example)
-        else:
-            tf.function(observe, autograph=False).get_concrete_function(example)
 
     return run
 
@@ -175,7 +187,12 @@ def _refuse_effects(effects: Effects, found: Discovery) -> None:
             "a `SeedGenerator` can."
         )
     _refuse(
-        [f"tf.Variable '{name}', written past Keras" for name in effects.writes]
+        [
+            f"tf.Variable '{name}', written past Keras by '{writer}'"
+            for name, writer in zip(
+                effects.writes, effects.writers, strict=True
+            )
+        ]
         + [
             f"Python function '{name}', which may have effects; "
             "`tf.numpy_function(..., stateful=False)` declares that it has none"

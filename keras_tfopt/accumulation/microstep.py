@@ -13,6 +13,7 @@ from keras_tfopt.accumulation.batch_norm import captured_moments
 from keras_tfopt.accumulation.gradients import Gradient
 from keras_tfopt.accumulation.losses import MicrobatchLoss
 from keras_tfopt.accumulation.losses import replaced_compile_loss
+from keras_tfopt.accumulation.losses import summed_activity_losses
 from keras_tfopt.accumulation.scope import RecordingScope
 from keras_tfopt.accumulation.split import count_rows
 
@@ -50,6 +51,25 @@ class MicrostepResult(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
+class StepMode:
+    """What a step is for.
+
+    Attributes:
+        name: String, for messages.
+        training: Boolean. Whether layers run as in training.
+        differentiates: Boolean. Whether there are gradients to apply.
+    """
+
+    name: str
+    training: bool
+    differentiates: bool
+
+
+TRAINING = StepMode("training", training=True, differentiates=True)
+EVALUATION = StepMode("evaluation", training=False, differentiates=False)
+
+
+@dataclasses.dataclass(frozen=True)
 class Microstep:
     """The pure function of one micro-batch.
 
@@ -63,7 +83,7 @@ class Microstep:
         normalizers: List of the BatchNormalization layers whose moments are
             returned in place of new statistics.
         tracker_weight: Float. Weight of a batch in the per-output trackers.
-        training: Boolean. Whether layers run as in training.
+        mode: `StepMode`.
     """
 
     model: keras.Model
@@ -71,7 +91,7 @@ class Microstep:
     updated: list[keras.Variable]
     normalizers: list[keras.layers.BatchNormalization]
     tracker_weight: float = 1.0
-    training: bool = True
+    mode: StepMode = TRAINING
 
     def __call__(
         self,
@@ -99,12 +119,16 @@ class Microstep:
         if state:
             mapping += zip(self.updated, state, strict=True)
         scope = RecordingScope(mapping, tape)
-        with captured_moments(self.normalizers) as moments:
+        row_weight = _row_weight(data, share)
+        with (
+            captured_moments(self.normalizers) as moments,
+            summed_activity_losses(self.model, row_weight),
+        ):
             with tape, scope:
                 tape.watch(weights)
-                y_pred = _compat.forward(self.model, x, self.training)
+                y_pred = _compat.forward(self.model, x, self.mode.training)
                 loss, denominators = self._loss(
-                    data, x, y, y_pred, sample_weight, share
+                    data, x, y, y_pred, sample_weight, share, row_weight
                 )
         gradients = self._gradients(tape, loss, weights, scope)
         with scope:
@@ -130,28 +154,27 @@ class Microstep:
         y_pred: Any,
         sample_weight: Any,
         share: Share | None,
+        row_weight: tf.Tensor | None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the loss to differentiate and the local denominators."""
         denominators = tf.zeros((0,))
         compiled = _compat.compile_loss(self.model)
-        arguments = (self.model, x, y, y_pred, sample_weight)
-        if share is None:
+        training = self.mode.training
+        arguments = (self.model, x, y, y_pred, sample_weight, training)
+        # An overridden `compute_loss` may never build the compiled one.
+        if share is None or compiled is None or not compiled.built:
             loss = _compat.compute_loss(*arguments)
-            row_weight = None
         else:
-            row_weight = tf.cast(count_rows(data) / share.rows, tf.float32)
-            if compiled is None:
+            exact = MicrobatchLoss(
+                compiled,
+                share.denominators,
+                count_rows(data),
+                row_weight,
+                self.tracker_weight,
+            )
+            with replaced_compile_loss(self.model, exact.loss):
                 loss = _compat.compute_loss(*arguments)
-            else:
-                exact = MicrobatchLoss(
-                    compiled,
-                    share.denominators,
-                    row_weight,
-                    self.tracker_weight,
-                )
-                with replaced_compile_loss(self.model, exact.loss):
-                    loss = _compat.compute_loss(*arguments)
-                denominators = exact.local_denominators
+            denominators = exact.local_denominators
         _compat.update_loss_tracker(self.model, loss, x)
         if row_weight is not None:
             loss *= tf.cast(row_weight, loss.dtype)
@@ -183,11 +206,16 @@ class Microstep:
         return gradients[: len(weights)]
 
 
+def _row_weight(data: Any, share: Share | None) -> tf.Tensor | None:
+    if share is None:
+        return None
+    return tf.cast(count_rows(data) / share.rows, tf.float32)
+
+
 def _sum(first: Gradient, second: Gradient) -> Gradient:
     if first is None or second is None:
         return second if first is None else first
     return tf.convert_to_tensor(first) + tf.convert_to_tensor(second)
-
 
 
 def read_values(variables: list[keras.Variable]) -> list[tf.Tensor]:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
-import keras
 import tensorflow as tf
 
 from keras_tfopt.accumulation import gradients as gradients_lib
@@ -44,18 +43,18 @@ class WholeStep:
 
     Args:
         microstep: The `Microstep`, or its traced function.
-        like: `MicrostepResult` of tensors or specs. The structure of what the
-            micro-step returns.
+        logs: Nest of specs. The structure of `StepResult.logs`.
         definition: The `Microstep` itself.
     """
 
     def __init__(
-        self, microstep: Any, like: MicrostepResult, definition: Microstep
+        self, microstep: Any, logs: Any, definition: Microstep
     ) -> None:
         self._microstep = microstep
+        self._logs = logs
+        self.mode = definition.mode
         self.trainable = definition.trainable
         self.updated = definition.updated
-        self._like = like
 
     def __call__(self, batch: Any) -> StepResult:
         """Runs the step on a batch."""
@@ -65,7 +64,7 @@ class WholeStep:
 
     def empty_logs(self) -> Any:
         """Returns logs of zeros, of the structure of `StepResult.logs`."""
-        return _zeros_like(self._like.logs)
+        return _zeros_like(self._logs)
 
 
 class Accumulation(NamedTuple):
@@ -101,6 +100,7 @@ class SplitStep:
         self._like = like
         self._normalizers = definition.normalizers
         self._carried = definition.updated
+        self.mode = definition.mode
         self.trainable = definition.trainable
         self.updated = list(definition.updated)
         for layer in definition.normalizers:

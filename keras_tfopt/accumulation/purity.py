@@ -20,6 +20,12 @@ _READ_ONLY_OPS = frozenset(
 )
 _RANDOM_OPS = frozenset(
     {
+        "AllCandidateSampler",
+        "FixedUnigramCandidateSampler",
+        "FractionalAvgPool",
+        "FractionalMaxPool",
+        "LearnedUnigramCandidateSampler",
+        "LogUniformCandidateSampler",
         "Multinomial",
         "ParameterizedTruncatedNormal",
         "RandomGammaV2",
@@ -29,7 +35,11 @@ _RANDOM_OPS = frozenset(
         "RandomStandardNormal",
         "RandomUniform",
         "RandomUniformInt",
+        "SampleDistortedBoundingBox",
+        "SampleDistortedBoundingBoxV2",
+        "ThreadUnsafeUnigramCandidateSampler",
         "TruncatedNormal",
+        "UniformCandidateSampler",
     }
 )
 
@@ -40,12 +50,15 @@ class Effects:
 
     Attributes:
         writes: Names of the TensorFlow variables that it writes.
+        writers: For each of those, the name of an operation that writes it,
+            which begins with the names of model and layer.
         variables: Those variables, where they could be found.
         python_ops: Names of stateful calls into Python.
         random_ops: Types of operations that draw from a hidden generator.
     """
 
     writes: tuple[str, ...] = ()
+    writers: tuple[str, ...] = ()
     variables: tuple[tf.Variable, ...] = ()
     python_ops: tuple[str, ...] = ()
     random_ops: tuple[str, ...] = ()
@@ -64,16 +77,11 @@ def find_effects(function: tf.types.experimental.ConcreteFunction) -> Effects:
         `Effects`.
     """
     graph = function.graph
-    handles = [
-        handle
-        for operation in graph.get_operations()
-        if operation.type not in _READ_ONLY_OPS
-        for handle in _compat.written_resources(operation)
-    ]
-    variables, names = _resolve(graph, handles)
+    variables, writers = _resolve(graph)
     nodes = list(_all_nodes(graph))
     return Effects(
-        writes=tuple(names),
+        writes=tuple(writers),
+        writers=tuple(writers.values()),
         variables=tuple(variables),
         python_ops=tuple(n.name for n in nodes if n.op in _PYTHON_OPS),
         random_ops=tuple(sorted({n.op for n in nodes} & _RANDOM_OPS)),
@@ -89,16 +97,56 @@ def _all_nodes(graph: tf.Graph) -> Iterator[tf.compat.v1.NodeDef]:
 
 
 def _resolve(
-    graph: tf.Graph, handles: list[tf.Tensor]
-) -> tuple[list[tf.Variable], list[str]]:
-    """Finds the variables behind resource tensors of a function's graph."""
+    graph: tf.Graph,
+) -> tuple[list[tf.Variable], dict[str, str]]:
+    """Finds the variables that are written, and who writes them."""
     known = {id(variable.handle): variable for variable in graph.variables}
     outer = {id(inner): external for external, inner in graph.captures}
     variables: dict[int, tf.Variable] = {}
-    names: dict[str, None] = {}
-    for handle in handles:
-        variable = known.get(id(outer.get(id(handle))))
-        if variable is not None:
-            variables[id(variable)] = variable
-        names[handle.name if variable is None else variable.name] = None
-    return list(variables.values()), list(names)
+    writers: dict[str, str] = {}
+    for operation in graph.get_operations():
+        for handle in _written(operation):
+            variable = known.get(id(outer.get(id(handle))))
+            if variable is not None:
+                variables[id(variable)] = variable
+            name = handle.name if variable is None else variable.name
+            writers.setdefault(name, operation.name)
+    return list(variables.values()), writers
+
+
+def _written(operation: tf.Operation) -> list[tf.Tensor]:
+    """Returns the resource inputs that an operation writes."""
+    if operation.type in _READ_ONLY_OPS:
+        return []
+    handles = _compat.written_resources(operation)
+    if not handles:
+        return []
+    # The table knows which inputs of a function are only read, but by its own
+    # idea of reading.
+    bodies = _compat.called_graphs(operation)
+    return [
+        h for h in handles if not bodies or _is_written(h, operation, bodies)
+    ]
+
+
+def _is_written(
+    handle: tf.Tensor, operation: tf.Operation, bodies: list[tf.Graph]
+) -> bool:
+    """Whether a function that an operation calls writes a resource."""
+    positions = [
+        index for index, t in enumerate(operation.inputs) if t is handle
+    ]
+    for body in bodies:
+        # The predicate of a conditional comes before the arguments.
+        first = len(operation.inputs) - len(body.inputs)
+        for position in positions:
+            if position < first:
+                continue
+            inner = body.inputs[position - first]
+            if any(
+                inner is written
+                for consumer in inner.consumers()
+                for written in _written(consumer)
+            ):
+                return True
+    return False

@@ -34,11 +34,30 @@ class RecordingScope(keras.StatelessScope):
         # Without `collect_losses`, `add_loss` and activity regularizers vanish.
         super().__init__(state_mapping, collect_losses=True)
         self._tape = tape
+        self._graph: tf.Graph | None = None
         self.written: list[keras.Variable] = []
 
+    def __enter__(self) -> "RecordingScope":
+        """Starts to keep writes out."""
+        self._graph = _current_graph()
+        return super().__enter__()
+
     def add_update(self, update: tuple[keras.Variable, Any]) -> None:
-        """Records a write instead of doing it."""
+        """Records a write instead of doing it.
+
+        Raises:
+            ValueError: If the write stands in a conditional or a loop, whose
+                values cannot be seen from outside.
+        """
         variable, value = update
+        if _current_graph() is not self._graph:
+            raise ValueError(
+                "A step that writes nothing cannot follow a write in a branch "
+                "of a conditional, in a loop or in a `tf.function`. Received: "
+                f"an assignment of variable '{variable.path}' in one. "
+                "Expected: all assignments outside. Return the new value from "
+                "it and assign that."
+            )
         if all(variable is not known for known in self.written):
             self.written.append(variable)
         if self._tape is not None and variable.trainable:
@@ -54,3 +73,9 @@ class RecordingScope(keras.StatelessScope):
         """
         value = super().get_current_value(variable)
         return _compat.stored_value(variable) if value is None else value
+
+
+def _current_graph() -> tf.Graph | None:
+    if tf.executing_eagerly():
+        return None
+    return tf.compat.v1.get_default_graph()

@@ -109,21 +109,17 @@ def count_rows(batch: Any) -> tf.Tensor:
     for leaf in tf.nest.flatten(batch):
         if is_per_row(leaf):
             return tf.cast(_leaf_rows(leaf), tf.int32)
-    raise ValueError(
-        "A batch cannot be split that has no rows. Received: "
-        f"{keras.tree.map_structure(_describe, batch)}. Expected: at least one "
-        "tensor with a leading batch dimension. Train without "
-        "`accumulation_steps` and `microbatch_size`, or deliver batches with "
-        "rows."
-    )
+    raise _no_rows_error(batch)
 
 
 def check_rows(batch: Any) -> None:
-    """Raises if the leaves of a batch disagree about the number of rows.
+    """Raises if a batch has no rows, or if its leaves disagree about them.
 
     Raises:
         ValueError: Names each leaf and its rows.
     """
+    if not any(map(is_per_row, tf.nest.flatten(batch))):
+        raise _no_rows_error(batch)
     rows = {}
     for path, leaf in keras.tree.flatten_with_path(batch):
         if is_per_row(leaf) and leaf.shape[0] is not None:
@@ -169,7 +165,9 @@ def _take_leaf(leaf: Any, start: Any, size: Any) -> Any:
     if isinstance(leaf, tf.RaggedTensor) or leaf.shape.rank is None:
         return leaf[start : start + size]
     inner_rank = leaf.shape.rank - 1
-    rows = tf.slice(leaf, [start] + [0] * inner_rank, [size] + [-1] * inner_rank)
+    rows = tf.slice(
+        leaf, [start] + [0] * inner_rank, [size] + [-1] * inner_rank
+    )
     # A size that is a tensor hides the other dimensions, which layers need.
     rows.set_shape(_sliced_shape(leaf, size))
     return rows
@@ -185,6 +183,16 @@ def _leaf_rows(leaf: Any) -> tf.Tensor:
     if isinstance(leaf, tf.SparseTensor):
         return leaf.dense_shape[0]
     return tf.shape(leaf)[0]
+
+
+def _no_rows_error(batch: Any) -> ValueError:
+    return ValueError(
+        "A batch cannot be split that has no rows. Received: "
+        f"{keras.tree.map_structure(_describe, batch)}. Expected: at least one "
+        "tensor with a leading batch dimension. Train without "
+        "`accumulation_steps`, `microbatch_size` and `gather_steps`, or "
+        "deliver batches with rows."
+    )
 
 
 def _describe(leaf: Any) -> str:

@@ -8,6 +8,7 @@ from keras_tfopt.plan import PlanEvent
 from keras_tfopt.plan import check_positive_integer
 from keras_tfopt.training import guard_of
 from keras_tfopt.training import remove_guard
+from keras_tfopt.training.memory_plan import PlanAhead
 from keras_tfopt.training.microbatch_ladder import MicrobatchLadder
 from keras_tfopt.training.plan_control import PlanControl
 
@@ -19,8 +20,8 @@ class OOMRecovery(keras.callbacks.Callback):
     micro-batches, so that the effective batch, the optimizer's updates and what
     callbacks and schedules see stay those of a run with enough memory. After
     quiet steps the next larger micro-batch is tried, up to the one that the
-    model was given; a size that failed is tried ever more rarely, since a failed
-    allocation costs TensorFlow 10 to 20 seconds.
+    model was given; a size that failed is tried ever more rarely, since a
+    failed allocation costs TensorFlow 10 to 20 seconds.
 
     It works on any compiled Keras model without a `train_step` of its own, also
     for validation, and for `evaluate` and `predict` when it is given to them.
@@ -46,13 +47,23 @@ class OOMRecovery(keras.callbacks.Callback):
         grow_after: Integer or `None`. Steps without a failure after which the
             next larger micro-batch is tried; twice as many for each time that a
             size has failed. `None` never grows. Defaults to 100.
+        plan_ahead: Boolean. Whether to find the micro-batch for the first batch
+            by `plan_memory`, which takes some steps' time, instead of by
+            failures. Needs a device whose allocator counts. Defaults to
+            `False`.
+        max_utilization: Float in (0, 1]. Share of the device's limit that
+            `plan_ahead` may use. Defaults to 0.85.
 
     Raises:
         ValueError: If a number is not a positive integer.
     """
 
     def __init__(
-        self, min_microbatch_size: int = 1, grow_after: int | None = 100
+        self,
+        min_microbatch_size: int = 1,
+        grow_after: int | None = 100,
+        plan_ahead: bool = False,
+        max_utilization: float = 0.85,
     ) -> None:
         super().__init__()
         check_positive_integer("min_microbatch_size", min_microbatch_size)
@@ -64,6 +75,8 @@ class OOMRecovery(keras.callbacks.Callback):
             )
         self.min_microbatch_size = min_microbatch_size
         self.grow_after = grow_after
+        self.plan_ahead = plan_ahead
+        self._planner = PlanAhead(max_utilization)
         self._ladders: dict[str, MicrobatchLadder] = {}
         self._controls: dict[str, PlanControl] = {}
 
@@ -107,10 +120,14 @@ class OOMRecovery(keras.callbacks.Callback):
             self._ladders[role] = MicrobatchLadder(
                 control.plan, self.min_microbatch_size, self.grow_after
             )
-        control.remedies.append(self._ladders[role])
+        control.register(self._ladders[role])
+        if role == "train" and self.plan_ahead:
+            control.register(self._planner)
 
     def _unregister(self, role: str) -> None:
         remedies = self._controls[role].remedies
-        remedies.remove(self._ladders[role])
+        for remedy in (self._ladders[role], self._planner):
+            if remedy in remedies:
+                remedies.remove(remedy)
         if not remedies:
             remove_guard(self.model, role)

@@ -52,7 +52,7 @@ def _to_tensor(leaf: Any) -> Any:
 
 
 def _is_none_spec(leaf: Any) -> bool:
-    # The spec of `None` itself has no public name, and as the only one no shape.
+    # The spec of `None` itself has no public name and, unlike others, no shape.
     return isinstance(leaf, tf.OptionalSpec) or not hasattr(leaf, "shape")
 
 

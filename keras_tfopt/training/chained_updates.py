@@ -37,7 +37,7 @@ def chained_updates(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
         if not writes:
             raise RuntimeError(
                 f"{type(optimizer).__name__}.update_step wrote nothing for "
-                f"variable '{variable.path}'. Expected: an assignment."
+                f"variable '{variable.name}'. Expected: an assignment."
             )
         previous[:] = writes
 

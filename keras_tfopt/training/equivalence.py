@@ -141,9 +141,7 @@ class _Run:
     state: dict[int, np.ndarray]
 
 
-def _run(
-    model: keras.Model, batch: Any, mode: StepMode
-) -> tuple[_Run, _Run]:
+def _run(model: keras.Model, batch: Any, mode: StepMode) -> tuple[_Run, _Run]:
     eager = model.run_eagerly
     spec = batch if eager else spec_of(batch)
     whole, _ = build_whole_step(model, spec, eager, mode)
@@ -165,9 +163,7 @@ def _outcome(step: Any, result: StepResult) -> _Run:
     )
 
 
-def _errors(
-    model: keras.Model, whole: _Run, split: _Run
-) -> dict[str, float]:
+def _errors(model: keras.Model, whole: _Run, split: _Run) -> dict[str, float]:
     return {
         variable.path: _distance(_dense(first), _dense(second))
         for variable, first, second in zip(

@@ -2,8 +2,8 @@
 
 import dataclasses
 from typing import Any
-from typing import Protocol
 
+import keras
 import tensorflow as tf
 
 from keras_tfopt.plan import ExecutionPlan
@@ -41,11 +41,19 @@ class StepFailure:
     tried: tuple[ExecutionPlan, ...]
 
 
-class Remedy(Protocol):
-    """Knows another plan when a step fails, or when all goes well."""
+class Remedy:
+    """Knows another plan before a run, when a step fails, or when all is well.
+
+    Each method returns another plan with the reason, or `None`.
+    """
+
+    def prepare(
+        self, model: keras.Model, batch: Any, plan: ExecutionPlan
+    ) -> tuple[ExecutionPlan, str] | None:
+        """Looks at the first batch before it runs."""
 
     def propose(self, failure: StepFailure) -> tuple[ExecutionPlan, str] | None:
-        """Returns another plan for the same batch and the reason, or `None`.
+        """Looks at a failure; the same batch then runs again.
 
         May raise a clearer error where it knows that there is no way on.
         """
@@ -53,7 +61,7 @@ class Remedy(Protocol):
     def review(
         self, plan: ExecutionPlan, rows: int | None, shape_key: str, steps: int
     ) -> tuple[ExecutionPlan, str] | None:
-        """Returns another plan after `steps` good steps, or `None`."""
+        """Looks back on good steps."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -96,7 +96,7 @@ class GuardedStep:
         self.control.remedies.clear()
 
     def _draw(self, iterator: Iterator) -> list[Any]:
-        batches = []
+        batches: list[Any] = []
         try:
             while len(batches) < self._model.steps_per_execution:
                 batches.append(to_tensors(next(iterator)))
@@ -113,6 +113,7 @@ class GuardedStep:
 
     def _run(self, units: list[Any], select: Callable) -> None:
         """Runs one step for each unit: a batch, or a window of batches."""
+        self.control.prepare(units[0])
         tried: tuple[ExecutionPlan, ...] = ()
         while units:
             plan = self.control.plan
@@ -146,4 +147,3 @@ def _settle(function: Any, error: BaseException) -> int:
             "backup before you train on."
         ) from error
     return done
-

@@ -4,14 +4,15 @@ import dataclasses
 
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.training.failure import OutOfMemoryError
+from keras_tfopt.training.failure import Remedy
 from keras_tfopt.training.failure import StepFailure
 from keras_tfopt.training.failure import is_out_of_memory
 
 
-class MicrobatchLadder:
+class MicrobatchLadder(Remedy):
     """Halves the micro-batch where memory is short and doubles it later.
 
-    A `Remedy`. What failed is remembered by the shape of the batch, and tried
+    What failed is remembered by the shape of the batch, and tried
     again ever more rarely: a passing shortage does not slow the rest of a run,
     and a lasting one costs few failures.
 

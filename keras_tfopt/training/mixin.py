@@ -17,7 +17,11 @@ from keras_tfopt.training.plain import plain_model
 from keras_tfopt.training.settings import AccumulationSettings
 
 
-class AccumMixin:
+# A mixin calls on itself what the model class after it has.
+_Base: Any = object
+
+
+class AccumMixin(_Base):
     """Gives a Keras model class micro-batches in an ordinary `fit`.
 
     Use it where the base class is taken; otherwise use `AccumModel`. It must
@@ -58,6 +62,9 @@ class AccumMixin:
         ValueError: If a number is not a positive integer, or if both ways of
             splitting are given.
     """
+
+    train_function: Any
+    test_function: Any
 
     def __init__(
         self,

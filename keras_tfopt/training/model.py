@@ -13,9 +13,10 @@ class AccumModel(AccumMixin, keras.Model):
 
     Each batch that `fit` delivers is split into micro-batches, which pass
     through the model one after the other; the optimizer is applied once, with
-    the gradient of the whole batch. Weights, optimizer slots, losses and metrics
-    are those of the unsplit batch, whatever the loss reduction, masks and sample
-    weights, while the activations of only one micro-batch are in memory.
+    the gradient of the whole batch. Weights, optimizer slots, losses and
+    metrics are those of the unsplit batch, whatever the loss reduction, masks
+    and sample weights, while the activations of only one micro-batch are in
+    memory.
 
     Two layers behave differently by nature. BatchNormalization normalizes each
     micro-batch with its own moments; its moving statistics are updated once per
@@ -106,13 +107,10 @@ class AccumModel(AccumMixin, keras.Model):
                 wrapper would bypass.
         """
         name = name or model.name
-        if isinstance(model, keras.Sequential) and model.built:
-            return AccumModel(
-                model.inputs, model.outputs, name=name, **settings
-            )
-        if isinstance(model, _compat.Functional) and not _overrides(model):
-            return AccumModel(model.input, model.output, name=name, **settings)
-        return WrappedAccumModel(model, name=name, **settings)
+        graph = _graph_of(model)
+        if graph is None:
+            return WrappedAccumModel(model, name=name, **settings)
+        return AccumModel(*graph, name=name, **settings)
 
 
 @keras.saving.register_keras_serializable(package="keras_tfopt")
@@ -143,12 +141,12 @@ class WrappedAccumModel(AccumModel):
         super().__init__(**kwargs)
         self.model = model
 
-    def call(
-        self, inputs: Any, training: bool | None = None, mask: Any = None
-    ) -> Any:
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
         """Calls the wrapped model."""
-        kwargs = {} if mask is None else {"mask": mask}
-        return self.model(inputs, training=training, **kwargs)
+        return self.model(inputs, training=training)
+
+    def compute_mask(self, inputs: Any, previous_mask: Any) -> None:
+        """Leaves masks to the wrapped model, which sees those on its inputs."""
 
     def to_keras_model(self, inputs: Any = None) -> keras.Model:
         """Returns the wrapped model."""
@@ -187,9 +185,31 @@ def _make_functional(cls: type) -> None:
             _make_functional(base)
 
 
+def _graph_of(model: keras.Model) -> tuple[Any, Any] | None:
+    """Returns the inputs and outputs of a model that is nothing besides."""
+    if _overrides(model):
+        return None
+    if isinstance(model, keras.Sequential):
+        # Layers that Keras cannot trace leave even a built one without inputs.
+        if type(model).call is keras.Sequential.call and hasattr(
+            model, "inputs"
+        ):
+            return model.inputs[0], _unpack_single(model.outputs)
+    elif isinstance(model, _compat.Functional):
+        if type(model).call is _compat.Functional.call:
+            return model.input, model.output
+    return None
+
+
+def _unpack_single(tensors: list) -> Any:
+    return tensors[0] if len(tensors) == 1 else tensors
+
+
 def _overrides(model: keras.Model) -> list[str]:
-    stock = keras.Sequential if isinstance(model, keras.Sequential) else (
-        keras.Model
+    stock = (
+        keras.Sequential
+        if isinstance(model, keras.Sequential)
+        else (keras.Model)
     )
     return [
         name

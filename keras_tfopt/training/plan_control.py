@@ -37,6 +37,7 @@ class PlanControl:
         self._model = model
         self._settings = settings
         self._work = work
+        self._is_prepared = False
         self.remedies: list[Remedy] = []
 
     @property
@@ -48,6 +49,22 @@ class PlanControl:
     def plan_events(self) -> tuple[PlanEvent, ...]:
         """Every change of plan so far, oldest first."""
         return tuple(self._settings.plan_events)
+
+    def register(self, remedy: Remedy) -> None:
+        """Adds a remedy, behind those that are there."""
+        self.remedies.append(remedy)
+        self._is_prepared = False
+
+    def prepare(self, batch: Any) -> None:
+        """Lets the remedies change the plan before the first batch."""
+        if self._is_prepared:
+            return
+        self._is_prepared = True
+        for remedy in self.remedies:
+            start = time.perf_counter()
+            proposal = remedy.prepare(self._model, batch, self.plan)
+            if proposal is not None and proposal[0] != self.plan:
+                self._change(*proposal, time.perf_counter() - start)
 
     def recover(
         self,

@@ -1,7 +1,5 @@
 """How a model splits and gathers batches, and what became of its plan."""
 
-from typing import Any
-
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.plan import PlanEvent
 from keras_tfopt.plan import check_positive_integer

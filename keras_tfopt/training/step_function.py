@@ -91,8 +91,9 @@ class StepFunction:
         Returns:
             Dict of the logs of the last step.
         """
-        for batch in batches if self._check else ():
-            self._check(batch)
+        if self._check is not None:
+            for batch in batches:
+                self._check(batch)
         count = tf.constant(len(batches))
         missing = self.capacity - len(batches)
         # Not under our control inside the step, so put back if it fails.

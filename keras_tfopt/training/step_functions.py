@@ -62,11 +62,11 @@ class StepFunctions:
         Returns:
             `StepFunction`.
         """
-        spec, key = self._spec, self._spec_key
+        spec, bound = self._spec, self._spec_key
         if _is_shape_bound(plan):
             spec = spec_of(batch)
-            key = (split_number(plan), repr(spec))
-        key = ("steps", plan.is_split, _is_by_size(plan), plan.jit_compile, key)
+            bound = f"{split_number(plan)} {spec!r}"
+        key = (plan.is_split, _is_by_size(plan), plan.jit_compile, bound)
         if key not in self._functions:
             make = split_step_function if plan.is_split else whole_step_function
             capacity = self._model.steps_per_execution
