@@ -20,10 +20,11 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-oldest test-upstream lint format clean
+.PHONY: help demo bench test test-oldest test-upstream lint format clean
 
 help:
 	@echo "make demo         train on handwritten digits, stock Keras against AccumModel"
+	@echo "make bench        measure accumulation against stock Keras"
 	@echo "make test         lint, check types and run all tests"
 	@echo "make test-oldest  run all tests with $(OLDEST)"
 	@echo "make test-upstream run Keras' own tests with our classes"
@@ -33,6 +34,9 @@ help:
 
 demo: $(VENV)/.demo
 	$(VENV)/bin/keras-tfopt demo
+
+bench: $(VENV)/.demo
+	$(VENV)/bin/keras-tfopt bench
 
 test: lint
 	$(VENV)/bin/pytest

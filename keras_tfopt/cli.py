@@ -7,6 +7,7 @@ import rich.console
 import typer
 
 from keras_tfopt._version import __version__
+from keras_tfopt.benchmark import accumulation
 from keras_tfopt.benchmark import demo as benchmark
 from keras_tfopt.benchmark.digits import MissingExtraError
 
@@ -72,3 +73,14 @@ def demo(
         )
     if failed:
         raise typer.Exit(1)
+
+
+@app.command()
+def bench(
+    rounds: Annotated[
+        int, typer.Option(min=1, help="How often each training is timed.")
+    ] = 9,
+) -> None:
+    """Measure what accumulation costs, against stock Keras."""
+    os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
+    accumulation.run_benchmark(rich.console.Console(), rounds)

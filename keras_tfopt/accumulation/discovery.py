@@ -267,18 +267,13 @@ def _observed_metric(
         if len(getattr(value, "shape", ())) == 0:
             names.append(metric.name)
 
-    def observed_function(*args: Any, **kwargs: Any) -> Any:
-        values = function(*args, **kwargs)
-        observe(values)
-        return values
-
     def observed_update(values: Any, sample_weight: Any = None) -> Any:
         if sample_weight is None:
             observe(values)
         return type(metric).update_state(metric, values, sample_weight)
 
     if function is not None:
-        _compat.set_metric_function(metric, observed_function)
+        _compat.set_metric_function(metric, _observed(function, observe))
     elif type(metric) in (keras.metrics.Mean, keras.metrics.Sum):
         # Past `__setattr__`, which would start to track it.
         vars(metric)["update_state"] = observed_update
@@ -288,3 +283,12 @@ def _observed_metric(
         if function is not None:
             _compat.set_metric_function(metric, function)
         vars(metric).pop("update_state", None)
+
+
+def _observed(function: Callable, observe: Callable) -> Callable:
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        values = function(*args, **kwargs)
+        observe(values)
+        return values
+
+    return observed

@@ -7,11 +7,12 @@ would be as large as its table, and Keras' optimizers treat the two differently.
 """
 
 from typing import Any
+from typing import TypeAlias
 
 import keras
 import tensorflow as tf
 
-Gradient = tf.Tensor | tf.IndexedSlices | None
+Gradient: TypeAlias = "tf.Tensor | tf.IndexedSlices | None"
 
 
 def zero_gradients(

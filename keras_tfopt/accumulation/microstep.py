@@ -1,4 +1,4 @@
-"""One micro-batch: forward pass, loss, gradients and metrics, writing nothing."""
+"""One micro-batch: forward, loss, gradients, metrics, and nothing written."""
 
 import dataclasses
 from typing import Any

@@ -1,13 +1,14 @@
 """Splitting a batch, whatever its structure, along its rows."""
 
+import dataclasses
 from typing import Any
-from typing import NamedTuple
 
 import keras
 import tensorflow as tf
 
 
-class Run(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Run:
     """Micro-batches of one static size, as XLA needs them.
 
     Attributes:
@@ -25,7 +26,8 @@ class Run(NamedTuple):
         return self.offset + index * self.size, self.size
 
 
-class Partition(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Partition:
     """Row counts of the micro-batches: two runs of equal sizes.
 
     The fields are integers, or integer tensors where the number of rows is

@@ -225,7 +225,8 @@ class _Prober:
             for name in ("clipnorm", "clipvalue", "global_clipnorm")
         )
         gradients = sum(sizes) * (2 if clips else 1)
-        return self._stats().current_bytes + gradients + 3 * max(sizes, default=0)
+        temporaries = 3 * max(sizes, default=0)
+        return self._stats().current_bytes + gradients + temporaries
 
     def _stats(self) -> AllocatorStats:
         stats = read_allocator_stats(self._device)

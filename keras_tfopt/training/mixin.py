@@ -16,7 +16,6 @@ from keras_tfopt.training.guarded_step import GuardedStep
 from keras_tfopt.training.plain import plain_model
 from keras_tfopt.training.settings import AccumulationSettings
 
-
 # A mixin calls on itself what the model class after it has.
 _Base: Any = object
 
