@@ -34,6 +34,7 @@ class MicrobatchLadder(Remedy):
         self._grow_after = grow_after
         self._good_steps = 0
         self._failures: dict[str, dict[int, int]] = {}
+        self._rows: dict[str, int] = {}
 
     def propose(self, failure: StepFailure) -> tuple[ExecutionPlan, str] | None:
         """Returns a plan with half the micro-batch, or `None`.
@@ -47,6 +48,8 @@ class MicrobatchLadder(Remedy):
         sizes = self._failures.setdefault(failure.shape_key, {})
         sizes[size] = sizes.get(size, 0) + 1
         self._good_steps = 0
+        rows = max(failure.rows, self._rows.get(failure.shape_key, 0))
+        self._rows[failure.shape_key] = rows
         if size <= self._min_size:
             raise OutOfMemoryError(
                 _describe_end(failure, size)
@@ -62,6 +65,8 @@ class MicrobatchLadder(Remedy):
         self._good_steps += steps
         if plan == self._original or rows is None or self._grow_after is None:
             return None
+        # A short batch says nothing about the room that others need.
+        rows = max(rows, self._rows.get(shape_key, 0))
         size = 2 * plan.rows_of_microbatch(rows)
         if self._good_steps < self._patience(shape_key, size):
             return None

@@ -196,6 +196,7 @@ def split_step(
     model: keras.Model, spec: Any, batch: Any, mode: StepMode
 ) -> SplitStep:
     """Makes the pure step for batches of a spec, split anyhow."""
+    check_rows(batch)
     eager = model.run_eagerly
     example = batch if eager else relax_rows(spec)
     weight = float(static_rows(spec) or 1)

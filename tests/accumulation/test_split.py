@@ -82,8 +82,9 @@ def test_every_partition_covers_its_rows_once():
             by_count = split.partition_by_count(rows, number)
             by_size = split.partition_by_size(rows, number)
             for partition in (by_count, by_size):
-                first, first_size, second, second_size = partition
-                assert first * first_size + second * second_size == rows
+                first = partition.first_count * partition.first_size
+                second = partition.second_count * partition.second_size
+                assert first + second == rows
             assert by_count.count == min(number, rows)
             assert by_size.count == -(-rows // number)
 
