@@ -60,10 +60,10 @@ reference = perceptron(AccumModel, microbatch_size=256)
 expected = train(reference)
 
 model = perceptron(AccumModel)
-model.predict(x[:1], verbose=0)
 model.optimizer.build(model.trainable_variables)
+batch = tf.constant(x), tf.constant(y)
 before = state_of(model)
-found = plan_memory(model, (x, y))
+found = plan_memory(model, batch)
 after = state_of(model)
 result["unchanged"] = all(
     np.array_equal(after[name], value) for name, value in before.items()
@@ -71,24 +71,25 @@ result["unchanged"] = all(
 result["limit"] = found.limit_bytes
 result["size"] = found.plan.microbatch_size
 result["text"] = str(found)
-model.change_plan(found.plan, "planned")
-reset_allocator_peak()
-planned = train(model)
-result["peak"] = read_allocator_stats().peak_bytes
-result["planned_loss"] = [planned, expected]
-result["planned_difference"] = largest_difference(model, reference)
+model.make_train_function()
 
-reset_allocator_peak()
-model.change_plan(
-    type(found.plan)(microbatch_size=int(found.plan.microbatch_size * 1.3)),
-    "larger",
-)
+
+def peak_of_two_steps(plan):
+    model.change_plan(plan, "planned")
+    reset_allocator_peak()
+    for _ in range(2):
+        model.train_function(iter([batch]))
+    return read_allocator_stats().peak_bytes
+
+
+result["peak"] = peak_of_two_steps(found.plan)
+result["planned_difference"] = largest_difference(model, reference)
+larger = type(found.plan)(microbatch_size=int(result["size"] * 1.3))
 try:
-    train(model)
-    result["larger_peak"] = read_allocator_stats().peak_bytes
+    result["larger_peak"] = peak_of_two_steps(larger)
 except tf.errors.ResourceExhaustedError:
     result["larger_peak"] = found.limit_bytes + 1
-del model
+del model, batch
 
 stock = perceptron(keras.Model)
 try:
@@ -120,6 +121,8 @@ def outcome():
         TF_CPU_ALLOCATOR_USE_BFC="true",
         TF_CPU_BFC_MEM_LIMIT_IN_MB=str(LIMIT_MIB),
         TF_CPP_MIN_LOG_LEVEL="3",
+        # Kernels of oneDNN crash where an allocation fails.
+        TF_ENABLE_ONEDNN_OPTS="0",
     )
     return json.loads(text.splitlines()[-1])
 
@@ -145,8 +148,6 @@ def test_planned_step_is_close_to_the_best(outcome):
 
 @pytest.mark.slow
 def test_planned_step_is_exact(outcome):
-    planned, expected = outcome["planned_loss"]
-    assert planned == pytest.approx(expected, abs=1e-6)
     assert outcome["planned_difference"] < 1e-6
 
 
