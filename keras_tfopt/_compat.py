@@ -76,6 +76,12 @@ def compilation_of(model: keras.Model) -> Any:
     return model._loss_tracker
 
 
+def stock_function(model: keras.Model, step: Callable) -> Callable:
+    """Returns the function that Keras makes of a training or test step."""
+    # `make_train_function` would put it on the model.
+    return model._make_function(step)
+
+
 def has_seed(layer: keras.layers.Layer) -> bool:
     """Whether a layer draws from a seed generator of its own."""
     # `variables` does not tell seeds from other state.

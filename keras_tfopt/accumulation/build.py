@@ -46,9 +46,7 @@ def build_whole_step(
     """
     found = discover(model, _runner(example, run_eagerly), mode)
     trainable = _build_optimizer(model) if mode.differentiates else []
-    definition = Microstep(
-        model, trainable, found.written, [], mode=mode
-    )
+    definition = Microstep(model, trainable, found.written, [], mode=mode)
     if run_eagerly:
         # Only graphs have a use for the structure of the logs.
         return WholeStep(definition, (), definition), Effects()
@@ -111,9 +109,9 @@ def build_split_step(
         function = definition
     for assumption in found.assumptions:
         warnings.warn(
-            f"Splitting batches may not be exact. {assumption} "
-            "`model.compile` without `accumulation_steps` and "
-            "`microbatch_size` makes no assumption.",
+            f"Splitting batches may not be exact. {assumption} A model "
+            "without `accumulation_steps`, `microbatch_size` and "
+            "`gather_steps` needs no assumption.",
             ExactnessWarning,
             stacklevel=2,
         )
@@ -154,9 +152,7 @@ def _trace(
     )
 
 
-def _trial(
-    definition: Microstep, batch: Any, share: Share
-) -> MicrostepResult:
+def _trial(definition: Microstep, batch: Any, share: Share) -> MicrostepResult:
     """Runs one row, for the structure of what a micro-step returns."""
     return definition(
         take_rows(batch, 0, 1),

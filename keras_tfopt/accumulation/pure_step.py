@@ -194,9 +194,7 @@ class SplitStep:
     def finish(self, total: Accumulation) -> StepResult:
         """Returns what the step is going to write."""
         updates = list(total.state)
-        for layer, calls in zip(
-            self._normalizers, total.moments, strict=True
-        ):
+        for layer, calls in zip(self._normalizers, total.moments, strict=True):
             updates += updated_statistics(layer, calls)
         return StepResult(
             gradients_lib.cast_gradients(total.gradients, self.trainable),

@@ -8,6 +8,10 @@ import tensorflow as tf
 from keras_tfopt import _compat
 
 
+class BranchWriteError(ValueError):
+    """A variable is written where the new value cannot be seen."""
+
+
 class RecordingScope(keras.StatelessScope):
     """A `StatelessScope` that remembers which variables were written.
 
@@ -46,12 +50,12 @@ class RecordingScope(keras.StatelessScope):
         """Records a write instead of doing it.
 
         Raises:
-            ValueError: If the write stands in a conditional or a loop, whose
-                values cannot be seen from outside.
+            BranchWriteError: If the write stands in a conditional or a loop,
+                whose values cannot be seen from outside.
         """
         variable, value = update
         if _current_graph() is not self._graph:
-            raise ValueError(
+            raise BranchWriteError(
                 "A step that writes nothing cannot follow a write in a branch "
                 "of a conditional, in a loop or in a `tf.function`. Received: "
                 f"an assignment of variable '{variable.path}' in one. "

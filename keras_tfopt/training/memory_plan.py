@@ -264,9 +264,7 @@ def _bytes(variable: keras.Variable) -> int:
     return count * tf.as_dtype(variable.dtype).size
 
 
-def _limit(
-    device: str, max_utilization: float, limit_bytes: int | None
-) -> int:
+def _limit(device: str, max_utilization: float, limit_bytes: int | None) -> int:
     check_utilization(max_utilization)
     if limit_bytes is not None and limit_bytes <= 0:
         raise ValueError(

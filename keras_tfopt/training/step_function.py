@@ -7,6 +7,7 @@ import warnings
 import keras
 import tensorflow as tf
 
+from keras_tfopt.accumulation import BranchWriteError
 from keras_tfopt.accumulation import SplitStep
 from keras_tfopt.accumulation import StepMode
 from keras_tfopt.accumulation import StepResult
@@ -23,6 +24,7 @@ from keras_tfopt.training.batch import relax_rows
 from keras_tfopt.training.batch import static_rows
 from keras_tfopt.training.commit import CommitLog
 from keras_tfopt.training.commit import commit
+from keras_tfopt.training.stock_step import StockStepFunction
 
 
 class StepFunction:
@@ -115,7 +117,7 @@ def whole_step_function(
     plan: ExecutionPlan,
     mode: StepMode,
     capacity: int,
-) -> StepFunction:
+) -> StepFunction | StockStepFunction:
     """Makes the function for batches that are not split.
 
     Args:
@@ -127,11 +129,21 @@ def whole_step_function(
         capacity: Integer. Largest number of steps in a call.
 
     Returns:
-        `StepFunction`.
+        `StepFunction`, or Keras' own step for a model that writes variables in
+        branches.
     """
     eager = model.run_eagerly
     example = batch if eager else spec
-    step, effects = build_whole_step(model, example, eager, mode)
+    try:
+        step, effects = build_whole_step(model, example, eager, mode)
+    except BranchWriteError:
+        warnings.warn(
+            f"'{model.name}' writes a variable in a branch of a conditional, "
+            "in a loop or in a `tf.function`. Its step runs as Keras makes "
+            "it: one that fails may leave a trace and is not run again.",
+            stacklevel=2,
+        )
+        return StockStepFunction(model, mode)
     jit_compile = plan.jit_compile
     if effects.writes and jit_compile:
         # XLA destroys the variables that a failing function writes.

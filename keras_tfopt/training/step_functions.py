@@ -11,7 +11,6 @@ from keras_tfopt.training.batch import relax_rows
 from keras_tfopt.training.batch import spec_of
 from keras_tfopt.training.batch import without_optionals
 from keras_tfopt.training.gathered_step import GatheredStepFunction
-from keras_tfopt.training.step_function import StepFunction
 from keras_tfopt.training.step_function import split_number
 from keras_tfopt.training.step_function import split_step_function
 from keras_tfopt.training.step_function import whole_step_function
@@ -52,7 +51,7 @@ class StepFunctions:
             self._values[number] = tf.constant(number)
         return self._values[number]
 
-    def steps(self, plan: ExecutionPlan, batch: Any) -> StepFunction:
+    def steps(self, plan: ExecutionPlan, batch: Any) -> Any:
         """Returns the function that runs steps under a plan.
 
         Args:
@@ -60,7 +59,7 @@ class StepFunctions:
             batch: The batch to run first.
 
         Returns:
-            `StepFunction`.
+            `StepFunction`, or a `StockStepFunction` in its place.
         """
         spec, bound = self._spec, self._spec_key
         if _is_shape_bound(plan):

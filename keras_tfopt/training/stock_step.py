@@ -1,0 +1,39 @@
+"""Keras' own step, for models whose writes cannot be kept out of it."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_tfopt import _compat
+from keras_tfopt.accumulation import StepMode
+
+
+class StockStepFunction:
+    """Runs steps as Keras makes them, on batches that are held.
+
+    Stands in for a `StepFunction`. A step that fails may have written half of
+    its results, so it is never run again.
+
+    Args:
+        model: A compiled Keras model.
+        mode: `StepMode`.
+    """
+
+    def __init__(self, model: keras.Model, mode: StepMode) -> None:
+        step = model.train_step if mode.differentiates else model.test_step
+        self._run = _compat.stock_function(model, step)
+        self.capacity = model.steps_per_execution
+        self.log = _UnknownCommits()
+
+    def __call__(self, batches: list[Any], value: tf.Tensor) -> Any:
+        """Runs one step for each batch and returns the last logs."""
+        del value
+        return self._run(iter(batches))
+
+
+class _UnknownCommits:
+    """The `CommitLog` of steps that do not tell what they wrote."""
+
+    def settle(self) -> tuple[int, bool]:
+        return 0, True
