@@ -10,6 +10,7 @@ from keras_tfopt.accumulation import StepResult
 from keras_tfopt.accumulation import WholeStep
 from keras_tfopt.training.chained_updates import chained_updates
 from keras_tfopt.training.chained_updates import writing_operations
+from keras_tfopt.training.failure import InterruptedCommitError
 
 
 class CommitLog:
@@ -32,18 +33,30 @@ class CommitLog:
         """Notes that steps succeeded, without asking the device."""
         self._expected += 2 * steps
 
-    def settle(self) -> tuple[int, bool]:
-        """Asks the device what was committed since the last note.
+    def settle(self, error: BaseException) -> int:
+        """Asks the device how many steps were committed before an error.
+
+        Args:
+            error: What the function raised.
 
         Returns:
-            Number of complete commits, and whether another was interrupted.
+            Integer. Complete commits since the last note.
+
+        Raises:
+            InterruptedCommitError: If a commit was cut in two.
         """
         marks = int(self._marks)
         done, interrupted = divmod(marks - self._expected, 2)
         self._expected = marks + interrupted
-        if interrupted:
-            self._marks.assign_add(1)
-        return done, bool(interrupted)
+        if not interrupted:
+            return done
+        self._marks.assign_add(1)
+        raise InterruptedCommitError(
+            "A step failed while it wrote its results; some of its writes are "
+            f"made. Received: {type(error).__name__}: {error}. Expected: room "
+            "for the optimizer's temporaries. Restore weights and optimizer "
+            "from a backup before you train on."
+        ) from error
 
 
 def commit(

@@ -1,6 +1,7 @@
 """One step over several delivered batches."""
 
 from typing import Any
+import warnings
 
 import keras
 import tensorflow as tf
@@ -36,8 +37,15 @@ class GatheredStepFunction:
     def __init__(
         self, model: keras.Model, spec: Any, batch: Any, plan: ExecutionPlan
     ) -> None:
+        if plan.jit_compile:
+            warnings.warn(
+                "Batches that `gather_steps` gathers run without XLA: they may "
+                "differ in shape.",
+                stacklevel=2,
+            )
         self._step = step = split_step(model, spec, batch, TRAINING)
-        self.log = log = CommitLog()
+        self._log = log = CommitLog()
+        self.settle = log.settle
         partition = partition_function(plan)
 
         def measure(batch: Any, value: tf.Tensor) -> Share:
@@ -83,5 +91,5 @@ class GatheredStepFunction:
         for batch in batches:
             total = self._accumulate(total, batch, share, value)
         logs = self._finish(total)
-        self.log.expect(1)
+        self._log.expect(1)
         return logs

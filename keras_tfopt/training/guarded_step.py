@@ -13,7 +13,6 @@ from keras_tfopt.accumulation import TRAINING
 from keras_tfopt.accumulation import StepMode
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.training.batch import to_tensors
-from keras_tfopt.training.failure import InterruptedCommitError
 from keras_tfopt.training.plan_control import PlanControl
 from keras_tfopt.training.settings import AccumulationSettings
 from keras_tfopt.training.step_functions import StepFunctions
@@ -113,7 +112,8 @@ class GuardedStep:
 
     def _run(self, units: list[Any], select: Callable) -> None:
         """Runs one step for each unit: a batch, or a window of batches."""
-        self.control.prepare(units[0])
+        is_gathered = self._gather_steps > 1
+        self.control.prepare(units[0][0] if is_gathered else units[0])
         tried: tuple[ExecutionPlan, ...] = ()
         while units:
             plan = self.control.plan
@@ -124,7 +124,7 @@ class GuardedStep:
                 held = units[: function.capacity]
                 self._logs = function(held, self._functions.value(plan))
             except BaseException as error:
-                done = 0 if function is None else _settle(function, error)
+                done = 0 if function is None else function.settle(error)
                 if not isinstance(error, Exception) or done == len(held):
                     raise
                 units, tried = units[done:], (*(() if done else tried), plan)
@@ -133,17 +133,3 @@ class GuardedStep:
             else:
                 units, tried = units[len(held) :], ()
                 self.control.review(held[-1], len(held))
-
-
-def _settle(function: Any, error: BaseException) -> int:
-    """Returns how many steps a failed call has committed."""
-    done, interrupted = function.log.settle()
-    if interrupted:
-        raise InterruptedCommitError(
-            "A step failed while it wrote its results; some of its writes are "
-            "made. Received: "
-            f"{type(error).__name__}: {error}. Expected: room for the "
-            "optimizer's temporaries. Restore weights and optimizer from a "
-            "backup before you train on."
-        ) from error
-    return done

@@ -1,6 +1,7 @@
 """Putting the guarded step on a model, whatever its class."""
 
 from collections.abc import Callable
+import types
 from typing import Any
 import weakref
 
@@ -19,8 +20,8 @@ Guard = GuardedStep | GuardedPrediction
 
 ROLES = ("train", "test", "predict")
 
-# Guards, with their compiled functions, for the next call of `fit`.
-_guards: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+# Keeps guards, with their compiled functions, for the next call of `fit`.
+_ATTRIBUTE = "_keras_tfopt_guards"
 
 
 def guard_of(model: keras.Model, role: str = "train") -> Guard:
@@ -47,10 +48,12 @@ def guard_of(model: keras.Model, role: str = "train") -> Guard:
     if isinstance(current, Guard):
         return current
     _check_guardable(model, role)
-    guards = _guards.setdefault(model, {})
-    guard = guards.get(role)
+    # In `vars`, past the tracking of `__setattr__`.
+    guards = vars(model).setdefault(_ATTRIBUTE, types.SimpleNamespace())
+    guard = getattr(guards, role, None)
     if guard is None or not guard.is_current:
-        guard = guards[role] = _make_guard(model, role, current)
+        guard = _make_guard(model, role, current)
+        setattr(guards, role, guard)
     setattr(model, f"{role}_function", guard)
     # Keras delivers no `on_train_end` after an exception. The next `fit` asks
     # for its function before its callbacks do, and gets Keras' own.

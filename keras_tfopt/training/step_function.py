@@ -54,7 +54,8 @@ class StepFunction:
         self._check = check
         self.capacity = capacity
         self._unmanaged = unmanaged
-        self.log = log = CommitLog()
+        self._log = log = CommitLog()
+        self.settle = log.settle
 
         def run_one(batch: Any, value: tf.Tensor) -> Any:
             result = pure(batch, value)
@@ -84,7 +85,7 @@ class StepFunction:
     def __call__(self, batches: list[Any], value: tf.Tensor) -> Any:
         """Runs one step for each batch and returns the last logs.
 
-        When it raises, `log` tells how many steps are committed.
+        When it raises, `settle` tells how many steps are committed.
 
         Args:
             batches: List of nests of tensors, at most `capacity`.
@@ -106,7 +107,7 @@ class StepFunction:
             for variable, saved in zip(self._unmanaged, before, strict=True):
                 variable.assign(saved)
             raise
-        self.log.expect(len(batches))
+        self._log.expect(len(batches))
         return logs
 
 

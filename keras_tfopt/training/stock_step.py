@@ -24,16 +24,15 @@ class StockStepFunction:
         step = model.train_step if mode.differentiates else model.test_step
         self._run = _compat.stock_function(model, step)
         self.capacity = model.steps_per_execution
-        self.log = _UnknownCommits()
 
     def __call__(self, batches: list[Any], value: tf.Tensor) -> Any:
         """Runs one step for each batch and returns the last logs."""
         del value
         return self._run(iter(batches))
 
-
-class _UnknownCommits:
-    """The `CommitLog` of steps that do not tell what they wrote."""
-
-    def settle(self) -> tuple[int, bool]:
-        return 0, True
+    def settle(self, error: BaseException) -> int:
+        """Raises the error again: nobody knows what was written."""
+        error.add_note(
+            "The step is Keras' own: what it wrote before it failed stays."
+        )
+        raise error

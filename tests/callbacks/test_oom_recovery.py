@@ -110,7 +110,7 @@ def test_grows_back_and_remembers_what_failed(memory):
     events = recovery.plan_events
     tries = [e.step for e in events if "without a failure" in e.reason]
     # A size that failed again is tried after twice as long.
-    assert list(np.diff([0, *tries])) == [3, 3, 6]
+    assert list(np.diff([0, *tries])) == [3, 3, 6, 12]
 
 
 def test_a_passing_shortage_does_not_last(memory):
