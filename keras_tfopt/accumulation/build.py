@@ -7,6 +7,7 @@ import warnings
 import keras
 import tensorflow as tf
 
+from keras_tfopt.accumulation.assumptions import look_for_assumptions
 from keras_tfopt.accumulation.discovery import Discovery
 from keras_tfopt.accumulation.discovery import discover
 from keras_tfopt.accumulation.microstep import TRAINING
@@ -79,7 +80,8 @@ def build_split_step(
         ValueError: If the model does something in its forward pass that would
             not be the same in parts.
     """
-    found = discover(model, _runner(example, run_eagerly), mode)
+    run = _runner(example, run_eagerly)
+    found = discover(model, run, mode, look_for_assumptions)
     trainable = _build_optimizer(model) if mode.differentiates else []
     rules = StateRules(model, found.written)
     _refuse(_scaled_parameters(trainable) + rules.refused)

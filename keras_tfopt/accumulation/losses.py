@@ -252,6 +252,9 @@ def _has_rows(values: tf.Tensor, y_pred: Any) -> bool:
     A first dimension that does not follow the batch is no row: a loss per
     class, or one number with its dimensions kept.
     """
+    if not tf.is_tensor(values):
+        # A Python number is a loss, too.
+        return False
     if values.shape.rank in (None, 0):
         return values.shape.rank is None
     rows = tf.nest.flatten(y_pred)[0].shape[:1].as_list()
