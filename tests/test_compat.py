@@ -319,6 +319,16 @@ def test_called_graphs():
     assert _compat.called_graphs(read) == []
 
 
+def test_stock_function_runs_batches_and_leaves_the_model_alone():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", steps_per_execution=2)
+    run = _compat.stock_function(model, model.train_step)
+    assert model.train_function is None
+    batch = (tf.ones((3, 2)), tf.ones((3, 1)))
+    assert "loss" in run(iter([batch, batch]))
+    assert int(model.optimizer.iterations) == 2
+
+
 def test_device_memory_limit():
     limit = _compat.device_memory_limit("CPU:0")
     assert limit > 0

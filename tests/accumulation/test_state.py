@@ -367,7 +367,7 @@ class ConditionalCounter(OwnCounter):
 
 
 def test_write_in_a_branch_is_refused_by_name():
-    model = _row(ConditionalCounter)(AccumModel)
+    model = _row(ConditionalCounter)(AccumModel, microbatch_size=2)
     x, y = _data_for(model)
     with unchanged(model):
         with pytest.raises(ValueError, match="conditional_counter/count"):
