@@ -76,6 +76,12 @@ def compilation_of(model: keras.Model) -> Any:
     return model._loss_tracker
 
 
+def strategy_of(model: keras.Model) -> tf.distribute.Strategy | None:
+    """Returns the distribution strategy that a model was made under."""
+    # `distribute_strategy` answers the default strategy where there is none.
+    return model._distribute_strategy
+
+
 def stock_function(model: keras.Model, step: Callable) -> Callable:
     """Returns the function that Keras makes of a training or test step."""
     # `make_train_function` would put it on the model.

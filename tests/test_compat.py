@@ -329,6 +329,13 @@ def test_stock_function_runs_batches_and_leaves_the_model_alone():
     assert int(model.optimizer.iterations) == 2
 
 
+def test_strategy_of_a_model():
+    assert _compat.strategy_of(keras.Sequential()) is None
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    with strategy.scope():
+        assert _compat.strategy_of(keras.Sequential()) is strategy
+
+
 def test_device_memory_limit():
     limit = _compat.device_memory_limit("CPU:0")
     assert limit > 0

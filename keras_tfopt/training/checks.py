@@ -1,16 +1,18 @@
 """Whether a compiled model's step can be split, and why not."""
 
 import keras
-import tensorflow as tf
+
+from keras_tfopt import _compat
 
 
 def is_manageable(model: keras.Model, role: str = "train") -> bool:
     """Whether our step can stand in for Keras' own step of a model.
 
-    A model with its own `train_step`, or with several replicas, keeps the step
-    that Keras makes.
+    A model with its own `train_step`, or under a distribution strategy, keeps
+    the step that Keras makes.
     """
-    return not overridden_step(model, role) and replica_count(model) == 1
+    is_distributed = _compat.strategy_of(model) is not None
+    return not is_distributed and not overridden_step(model, role)
 
 
 def overridden_step(model: keras.Model, role: str) -> str | None:
@@ -49,12 +51,13 @@ def check_splittable(model: keras.Model) -> None:
             "`gradient_accumulation_steps` unset; the model's settings are "
             "exact."
         )
-    if replica_count(model) > 1:
+    strategy = _compat.strategy_of(model)
+    if strategy is not None:
         raise ValueError(
-            "Batches cannot be split under a distribution strategy with more "
-            f"than one replica. Received: {replica_count(model)} replicas with "
-            f"{settings} set. Expected: one replica. Leave these settings "
-            "unset under this strategy."
+            "Batches cannot be split under a distribution strategy. Received: "
+            f"{type(strategy).__name__} with {settings} set. Expected: no "
+            "strategy. Make the model outside of its scope, or leave these "
+            "settings unset."
         )
 
 
@@ -62,9 +65,3 @@ def _accumulation_of(optimizer: keras.optimizers.Optimizer) -> int | None:
     while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer = optimizer.inner_optimizer
     return getattr(optimizer, "gradient_accumulation_steps", None)
-
-
-def replica_count(model: keras.Model) -> int:
-    """Returns how many replicas a model trains on."""
-    strategy: tf.distribute.Strategy = model.distribute_strategy
-    return strategy.num_replicas_in_sync

@@ -7,11 +7,11 @@ import weakref
 
 import keras
 
+from keras_tfopt import _compat
 from keras_tfopt.accumulation import EVALUATION
 from keras_tfopt.accumulation import TRAINING
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.training.checks import overridden_step
-from keras_tfopt.training.checks import replica_count
 from keras_tfopt.training.guarded_prediction import GuardedPrediction
 from keras_tfopt.training.guarded_step import GuardedStep
 from keras_tfopt.training.settings import AccumulationSettings
@@ -92,10 +92,11 @@ def _check_guardable(model: keras.Model, role: str) -> None:
             "not override it. Override `compute_loss`, `compute_metrics` or "
             "`call` instead."
         )
-    if replica_count(model) > 1:
+    strategy = _compat.strategy_of(model)
+    if strategy is not None:
         raise ValueError(
-            "A guarded step runs on one replica. Received: a model with "
-            f"{replica_count(model)} replicas. Expected: one."
+            "A guarded step does not run under a distribution strategy. "
+            f"Received: {type(strategy).__name__}. Expected: no strategy."
         )
 
 

@@ -109,15 +109,15 @@ class Replacer:
                 item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
 
     def pytest_sessionfinish(self, session, exitstatus):
-        counts = self._replacement.counts
-        steps = counts.whole if MODES[self._mode] is None else counts.split
-        if not steps and exitstatus == pytest.ExitCode.OK:
+        if not self._steps and exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter):
         counts = self._replacement.counts
         write = terminalreporter.write_line
         terminalreporter.section(f"our classes, {self._mode}")
+        if not self._steps:
+            write("FAILED: our classes ran no step as this run is meant to.")
         write(f"{counts.split} split steps through the guarded step")
         write(f"{counts.whole} whole steps through the guarded step")
         write(f"{counts.evaluation} evaluation steps through the guarded step")
@@ -125,3 +125,9 @@ class Replacer:
         write(f"{counts.refusals.total()} models that could not be split")
         for reason, number in counts.refusals.most_common():
             write(f"{number:5d} {reason}")
+
+    @property
+    def _steps(self):
+        """Training steps of the kind that the run is about."""
+        counts = self._replacement.counts
+        return counts.whole if MODES[self._mode] is None else counts.split
