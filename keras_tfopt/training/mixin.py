@@ -15,6 +15,7 @@ from keras_tfopt.training.equivalence import check_equivalence
 from keras_tfopt.training.guarded_step import GuardedStep
 from keras_tfopt.training.plain import plain_model
 from keras_tfopt.training.settings import AccumulationSettings
+from keras_tfopt.training.settings import CompileConfig
 
 # A mixin calls on itself what the model class after it has.
 _Base: Any = object
@@ -128,25 +129,19 @@ class AccumMixin(_Base):
             check_splittable(self)
 
     def get_compile_config(self) -> dict[str, Any]:
-        """Returns the arguments of `compile` and the accumulation settings.
-
-        The settings stand here as well because `clone_model` makes a functional
-        model anew from its graph alone, and then compiles it.
-        """
+        """Returns the arguments of `compile`, accompanied by the settings."""
         config = super().get_compile_config()
-        return {**config, **self._settings.get_config()} if config else config
+        return CompileConfig(config, self._settings) if config else config
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
-        """Compiles a loaded model as it was compiled when saved."""
-        config = dict(config)
-        settings = AccumulationSettings.pop_config(config)
-        if settings is not None:
-            self._settings = settings
+        """Compiles a loaded or cloned model as the original was compiled."""
+        if isinstance(config, CompileConfig):
+            self._settings = config.settings
         if type(self).compile is not AccumMixin.compile:
             super().compile_from_config(config)
             return
         # Keras does not compile a model whose class overrides `compile`.
-        self.compile(**keras.saving.deserialize_keras_object(config))
+        self.compile(**keras.saving.deserialize_keras_object(dict(config)))
         if self.optimizer is not None and self.built:
             self.optimizer.build(self.trainable_variables)
 

@@ -56,3 +56,24 @@ class AccumulationSettings:
         names = ("accumulation_steps", "microbatch_size", "gather_steps")
         found = {name: config.pop(name) for name in names if name in config}
         return cls(**found) if found else None
+
+
+class CompileConfig(dict):
+    """Arguments of `compile` that carry the settings of their model.
+
+    `clone_model` makes a functional model anew from its graph alone, and then
+    compiles it from the config of the original. A model of another class takes
+    it for the dict that it is.
+
+    Args:
+        config: Dict. Arguments of `compile`.
+        settings: `AccumulationSettings` of the model.
+    """
+
+    def __init__(self, config: dict, settings: AccumulationSettings) -> None:
+        super().__init__(config)
+        self.settings = AccumulationSettings(
+            settings.plan.accumulation_steps,
+            settings.plan.microbatch_size,
+            settings.gather_steps,
+        )

@@ -246,12 +246,22 @@ def _repeat(
     run_one: Callable, batches: list[Any], count: tf.Tensor, logs: Any
 ) -> Any:
     """Runs a step for each of the first `count` batches, in one loop."""
+    arrays = [
+        _array(parts)
+        for parts in zip(
+            *(_components(batch) for batch in batches), strict=True
+        )
+    ]
 
     def body(index: tf.Tensor, logs: Any) -> tuple:
         del logs
-        # Picks a batch without copying it, whatever its shape.
-        branches = [lambda batch=batch: batch for batch in batches]
-        return index + 1, run_one(tf.switch_case(index, branches))
+        parts = [
+            None if array is None else array.read(index) for array in arrays
+        ]
+        batch = tf.nest.pack_sequence_as(
+            batches[0], parts, expand_composites=True
+        )
+        return index + 1, run_one(batch)
 
     return tf.while_loop(
         lambda index, logs: index < count,
@@ -259,3 +269,23 @@ def _repeat(
         (tf.constant(0), logs),
         parallel_iterations=1,
     )[1]
+
+
+def _components(batch: Any) -> list[tf.Tensor | None]:
+    return tf.nest.flatten(batch, expand_composites=True)
+
+
+def _array(parts: tuple) -> tf.TensorArray | None:
+    """Puts tensors of any shapes side by side, without copying them."""
+    if parts[0] is None:
+        return None
+    array = tf.TensorArray(
+        parts[0].dtype,
+        size=len(parts),
+        element_shape=parts[0].shape,
+        infer_shape=False,
+        clear_after_read=False,
+    )
+    for index, part in enumerate(parts):
+        array = array.write(index, part)
+    return array

@@ -113,6 +113,16 @@ def test_clone_of_a_compiled_model():
     models.fit(clone)
 
 
+def test_clone_to_a_stock_class():
+    class Stack(AccumMixin, keras.Sequential):
+        pass
+
+    model = Stack([keras.Input((4,)), keras.layers.Dense(1)], microbatch_size=2)
+    clone = keras.models.clone_model(models.compiled(model))
+    assert type(clone) is keras.Sequential
+    models.fit(clone)
+
+
 @pytest.mark.parametrize("name", ["functional", "wrapped", "mixed"])
 def test_export_serves_without_the_package(name, tmp_path):
     model = _trained(name)
