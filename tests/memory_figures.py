@@ -91,5 +91,7 @@ def measure() -> dict[str, float]:
         TF_CPU_ALLOCATOR_USE_BFC="true",
         TF_CPU_BFC_MEM_LIMIT_IN_MB="2000",
         TF_CPP_MIN_LOG_LEVEL="3",
+        # What runs side by side by chance would add to a peak.
+        TF_NUM_INTEROP_THREADS="1",
     )
     return json.loads(printed.splitlines()[-1])

@@ -65,7 +65,7 @@ class Network:
 def _perceptron(inputs: Any) -> Any:
     outputs = inputs
     for _ in range(12):
-        outputs = keras.layers.Dense(256, activation="relu")(outputs)
+        outputs = keras.layers.Dense(128, activation="relu")(outputs)
     return outputs
 
 
@@ -90,7 +90,7 @@ def _transformer(inputs: Any) -> Any:
 
 
 NETWORKS = (
-    Network("MLP", (64,), _perceptron, 2048),
+    Network("MLP", (64,), _perceptron, 8192),
     Network("convnet", (16, 16, 3), _convnet, 256),
     Network("transformer", (32, 64), _transformer, 128),
 )
