@@ -79,8 +79,12 @@ class StepFunction:
 
         self._run = as_function(run, model.run_eagerly)
         if not model.run_eagerly:
+            # All batches fit the spec: no need to look for a trace each time,
+            # which takes longer than a small step.
             scalar = tf.TensorSpec((), tf.int32)
-            self._run.get_concrete_function([spec] * capacity, scalar, scalar)
+            self._run = self._run.get_concrete_function(
+                [spec] * capacity, scalar, scalar
+            )
 
     def __call__(self, batches: list[Any], value: tf.Tensor) -> Any:
         """Runs one step for each batch and returns the last logs.
