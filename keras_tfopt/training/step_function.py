@@ -24,6 +24,7 @@ from keras_tfopt.training.batch import relax_rows
 from keras_tfopt.training.batch import static_rows
 from keras_tfopt.training.commit import CommitLog
 from keras_tfopt.training.commit import commit
+from keras_tfopt.training.step_loop import repeat_step
 from keras_tfopt.training.stock_step import StockStepFunction
 
 
@@ -69,7 +70,7 @@ class StepFunction:
             elif capacity == 1:
                 logs = run_one(batches[0], value)
             else:
-                logs = _repeat(
+                logs = repeat_step(
                     lambda batch: run_one(batch, value),
                     batches,
                     count,
@@ -244,52 +245,3 @@ def as_function(run: Callable, run_eagerly: bool) -> Any:
     if run_eagerly:
         return run
     return tf.function(run, autograph=False, reduce_retracing=True)
-
-
-def _repeat(
-    run_one: Callable, batches: list[Any], count: tf.Tensor, logs: Any
-) -> Any:
-    """Runs a step for each of the first `count` batches, in one loop."""
-    arrays = [
-        _array(parts)
-        for parts in zip(
-            *(_components(batch) for batch in batches), strict=True
-        )
-    ]
-
-    def body(index: tf.Tensor, logs: Any) -> tuple:
-        del logs
-        parts = [
-            None if array is None else array.read(index) for array in arrays
-        ]
-        batch = tf.nest.pack_sequence_as(
-            batches[0], parts, expand_composites=True
-        )
-        return index + 1, run_one(batch)
-
-    return tf.while_loop(
-        lambda index, logs: index < count,
-        body,
-        (tf.constant(0), logs),
-        parallel_iterations=1,
-    )[1]
-
-
-def _components(batch: Any) -> list[tf.Tensor | None]:
-    return tf.nest.flatten(batch, expand_composites=True)
-
-
-def _array(parts: tuple) -> tf.TensorArray | None:
-    """Puts tensors of any shapes side by side, without copying them."""
-    if parts[0] is None:
-        return None
-    array = tf.TensorArray(
-        parts[0].dtype,
-        size=len(parts),
-        element_shape=parts[0].shape,
-        infer_shape=False,
-        clear_after_read=False,
-    )
-    for index, part in enumerate(parts):
-        array = array.write(index, part)
-    return array
