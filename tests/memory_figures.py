@@ -16,14 +16,14 @@ from keras_tfopt.memory import read_allocator_stats
 from keras_tfopt.memory import reset_allocator_peak
 from keras_tfopt.training.chained_updates import chained_updates
 
-ROWS, MICROBATCHES, WIDTH, DEPTH = 2048, 8, 64, 8
+ROWS, MICROBATCHES, WIDTH, DEPTH = 2048, 8, 64, 24
 
 
 def peak_of(function, *arguments):
     """Bytes above what was in use before; the least of some runs."""
     function(*arguments)
     peaks = []
-    for _ in range(4):
+    for _ in range(16):
         before = reset_allocator_peak().current_bytes
         function(*arguments)
         peaks.append(read_allocator_stats().peak_bytes - before)

@@ -63,7 +63,7 @@ model = perceptron(AccumModel)
 model.optimizer.build(model.trainable_variables)
 batch = tf.constant(x), tf.constant(y)
 before = state_of(model)
-found = plan_memory(model, batch)
+found = plan_memory(model, batch, max_utilization=0.7)
 after = state_of(model)
 result["unchanged"] = all(
     np.array_equal(after[name], value) for name, value in before.items()
@@ -106,7 +106,7 @@ result["recovered_difference"] = largest_difference(plain, reference)
 result["sizes"] = [e.new.microbatch_size for e in recovery.plan_events]
 
 ahead = perceptron(keras.Model)
-recovery = callbacks.OOMRecovery(plan_ahead=True)
+recovery = callbacks.OOMRecovery(plan_ahead=True, max_utilization=0.7)
 train(ahead, recovery)
 result["ahead"] = [e.reason for e in recovery.plan_events]
 result["ahead_difference"] = largest_difference(ahead, reference)
@@ -121,6 +121,8 @@ def outcome():
         TF_CPU_ALLOCATOR_USE_BFC="true",
         TF_CPU_BFC_MEM_LIMIT_IN_MB=str(LIMIT_MIB),
         TF_CPP_MIN_LOG_LEVEL="3",
+        # What runs side by side by chance would add to a peak.
+        TF_NUM_INTEROP_THREADS="1",
         # Kernels of oneDNN crash where an allocation fails.
         TF_ENABLE_ONEDNN_OPTS="0",
     )
@@ -135,8 +137,9 @@ def test_planning_changes_nothing(outcome):
 @pytest.mark.slow
 def test_planned_step_stays_below_the_limit(outcome):
     found = outcome
-    assert found["limit"] == int(LIMIT_MIB * 2**20 * 0.85)
-    assert found["peak"] <= found["limit"]
+    assert found["limit"] == int(LIMIT_MIB * 2**20 * 0.7)
+    # Peaks of one step scatter by up to a tenth.
+    assert found["peak"] <= 1.1 * found["limit"]
     assert f"chosen: {found['size']}" in found["text"]
 
 
