@@ -121,8 +121,6 @@ def outcome():
         TF_CPU_ALLOCATOR_USE_BFC="true",
         TF_CPU_BFC_MEM_LIMIT_IN_MB=str(LIMIT_MIB),
         TF_CPP_MIN_LOG_LEVEL="3",
-        # What runs side by side by chance would add to a peak.
-        TF_NUM_INTEROP_THREADS="1",
         # Kernels of oneDNN crash where an allocation fails.
         TF_ENABLE_ONEDNN_OPTS="0",
     )
