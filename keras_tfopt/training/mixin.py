@@ -88,7 +88,7 @@ class AccumMixin(_Base):
     @property
     def plan_events(self) -> tuple[PlanEvent, ...]:
         """Every change of plan so far, oldest first."""
-        return tuple(self._settings.plan_events)
+        return self._settings.plan_events
 
     @property
     def gather_steps(self) -> int:

@@ -48,7 +48,7 @@ class PlanControl:
     @property
     def plan_events(self) -> tuple[PlanEvent, ...]:
         """Every change of plan so far, oldest first."""
-        return tuple(self._settings.plan_events)
+        return self._settings.plan_events
 
     def register(self, remedy: Remedy) -> None:
         """Adds a remedy, behind those that are there."""

@@ -15,7 +15,7 @@ class AccumulationSettings:
 
     Attributes:
         plan: The `ExecutionPlan` in force.
-        plan_events: List of `PlanEvent`, oldest first.
+        plan_events: Tuple of `PlanEvent`, oldest first.
         gather_steps: Integer or `None`.
     """
 
@@ -27,7 +27,7 @@ class AccumulationSettings:
     ) -> None:
         check_positive_integer("gather_steps", gather_steps)
         self.plan = ExecutionPlan(accumulation_steps, microbatch_size)
-        self.plan_events: list[PlanEvent] = []
+        self.plan_events: tuple[PlanEvent, ...] = ()
         self.gather_steps = gather_steps
 
     def change_plan(
@@ -36,9 +36,8 @@ class AccumulationSettings:
         """Puts another plan in force and records the change."""
         if plan == self.plan:
             return
-        self.plan_events.append(
-            PlanEvent(step, reason, self.plan, plan, seconds)
-        )
+        event = PlanEvent(step, reason, self.plan, plan, seconds)
+        self.plan_events += (event,)
         self.plan = plan
 
     def get_config(self) -> dict[str, int]:
