@@ -1,5 +1,6 @@
 """Who may change a plan, and the record of it."""
 
+import gc
 import logging
 import time
 from typing import Any
@@ -91,6 +92,8 @@ class PlanControl:
         for remedy in self.remedies:
             proposal = remedy.propose(failure)
             if proposal is not None:
+                # Cycles of dead objects may hold what memory is short of.
+                gc.collect()
                 self._change(*proposal, time.perf_counter() - start)
                 return True
         return False
