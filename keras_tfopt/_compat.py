@@ -247,3 +247,16 @@ def device_memory_limit(device: str) -> int | None:
         for entry in device_lib.list_local_devices()
     }
     return limits.get(device.rpartition("device:")[-1].removeprefix("/"))
+
+
+def tracker_of(optimizer: keras.optimizers.Optimizer) -> Any:
+    """Returns what registers the variables of an optimizer."""
+    # An optimizer whose `build` failed half-way can only be mended with it.
+    return optimizer._tracker
+
+
+def untracked(container: Any) -> Any:
+    """Returns the container inside of one by which TensorFlow tracks it."""
+    # Both wrap what Keras holds by itself too: `ListWrapper`, `_DictWrapper`.
+    storage = getattr(container, "_storage", container)
+    return getattr(storage, "__wrapped__", storage)

@@ -344,6 +344,25 @@ def test_device_memory_limit():
     assert _compat.device_memory_limit("GPU:99") is None
 
 
+def test_tracker_registers_the_variables_of_an_optimizer():
+    optimizer = keras.optimizers.SGD()
+    tracker = _compat.tracker_of(optimizer)
+    variable = keras.Variable(0.0)
+    tracker.add_to_store("variables", variable)
+    assert optimizer.variables[-1] is variable
+
+
+def test_untracked_is_what_an_optimizer_holds():
+    optimizer = keras.optimizers.SGD()
+    for name in ("_variables", "_trainable_variables_indices"):
+        tracked = vars(optimizer)[name]
+        assert "Wrapper" in type(tracked).__name__
+        assert "Wrapper" not in type(_compat.untracked(tracked)).__name__
+    _compat.untracked(vars(optimizer)["_variables"]).clear()
+    assert optimizer.variables == []
+    assert _compat.untracked([1]) == [1]
+
+
 def test_every_function_is_tested_here():
     names = [
         name

@@ -14,6 +14,8 @@ from keras_tfopt.accumulation.split import check_rows
 from keras_tfopt.accumulation.split import count_rows
 from keras_tfopt.accumulation.split import partition_by_size
 from keras_tfopt.accumulation.split import take_rows
+from keras_tfopt.errors import OutOfMemoryError
+from keras_tfopt.errors import is_out_of_memory
 from keras_tfopt.memory.allocator import AllocatorStats
 from keras_tfopt.memory.allocator import read_allocator_stats
 from keras_tfopt.memory.allocator import reset_allocator_peak
@@ -23,9 +25,7 @@ from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.training.batch import spec_of
 from keras_tfopt.training.batch import static_rows
 from keras_tfopt.training.batch import to_tensors
-from keras_tfopt.training.failure import OutOfMemoryError
 from keras_tfopt.training.failure import Remedy
-from keras_tfopt.training.failure import is_out_of_memory
 from keras_tfopt.training.step_function import as_function
 from keras_tfopt.training.step_function import split_step
 

@@ -2,11 +2,11 @@
 
 import dataclasses
 
+from keras_tfopt.errors import OutOfMemoryError
+from keras_tfopt.errors import is_out_of_memory
 from keras_tfopt.plan import ExecutionPlan
-from keras_tfopt.training.failure import OutOfMemoryError
 from keras_tfopt.training.failure import Remedy
 from keras_tfopt.training.failure import StepFailure
-from keras_tfopt.training.failure import is_out_of_memory
 
 
 class MicrobatchLadder(Remedy):
@@ -43,6 +43,9 @@ class MicrobatchLadder(Remedy):
             OutOfMemoryError: If the micro-batch must not be smaller.
         """
         if not is_out_of_memory(failure.error) or failure.rows is None:
+            return None
+        if isinstance(failure.error, OutOfMemoryError):
+            # Raised by us, where the size of the micro-batch does not matter.
             return None
         size = failure.plan.rows_of_microbatch(failure.rows)
         sizes = self._failures.setdefault(failure.shape_key, {})

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from keras_tfopt.accumulation import EVALUATION
+from keras_tfopt.accumulation.optimizer_build import build_optimizer
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.plan import PlanEvent
 from keras_tfopt.training.checks import check_splittable
@@ -143,7 +144,7 @@ class AccumMixin(_Base):
         # Keras does not compile a model whose class overrides `compile`.
         self.compile(**keras.saving.deserialize_keras_object(dict(config)))
         if self.optimizer is not None and self.built:
-            self.optimizer.build(self.trainable_variables)
+            build_optimizer(self.optimizer, self.trainable_variables)
 
     def check_equivalence(self, batch: Any) -> EquivalenceReport:
         """Measures on a batch whether splitting it changes the gradient.

@@ -55,7 +55,8 @@ def difference(weights):
     return max(float(np.abs(a - b).max()) for a, b in pairs)
 
 
-# Before the first `fit`: the iterators that Keras leaves behind hold batches.
+# Plans before the first `fit` and the first failure: the iterators that Keras
+# leaves behind hold batches, and what a failed step has left is not counted.
 result = {}
 model = perceptron(AccumModel)
 model.optimizer.build(model.trainable_variables)
@@ -89,9 +90,15 @@ except tf.errors.ResourceExhaustedError:
     result["larger_peak"] = found.limit_bytes + 1
 del model, batch
 
+ahead = perceptron(keras.Model)
+recovery = callbacks.OOMRecovery(plan_ahead=True, max_utilization=0.7)
+train(ahead, recovery)
+result["ahead"] = [e.reason for e in recovery.plan_events]
+
 reference = perceptron(AccumModel, microbatch_size=256)
 expected = train(reference)
 result["planned_difference"] = difference(planned)
+result["ahead_difference"] = difference(ahead.get_weights())
 
 stock = perceptron(keras.Model)
 try:
@@ -107,11 +114,6 @@ result["recovered_loss"] = [recovered, expected]
 result["recovered_difference"] = difference(plain.get_weights())
 result["sizes"] = [e.new.microbatch_size for e in recovery.plan_events]
 
-ahead = perceptron(keras.Model)
-recovery = callbacks.OOMRecovery(plan_ahead=True, max_utilization=0.7)
-train(ahead, recovery)
-result["ahead"] = [e.reason for e in recovery.plan_events]
-result["ahead_difference"] = difference(ahead.get_weights())
 print(json.dumps(result))
 """
 
