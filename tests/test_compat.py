@@ -354,12 +354,15 @@ def test_tracker_registers_the_variables_of_an_optimizer():
 
 def test_untracked_is_what_an_optimizer_holds():
     optimizer = keras.optimizers.SGD()
-    for name in ("_variables", "_trainable_variables_indices"):
-        tracked = vars(optimizer)[name]
-        assert "Wrapper" in type(tracked).__name__
-        assert "Wrapper" not in type(_compat.untracked(tracked)).__name__
-    _compat.untracked(vars(optimizer)["_variables"]).clear()
+    variables = vars(optimizer)["_variables"]
+    assert type(variables) is not list
+    assert type(_compat.untracked(variables)) is list
+    _compat.untracked(variables).clear()
     assert optimizer.variables == []
+    module = tf.Module()
+    module.tracked = {}
+    assert type(module.tracked) is not dict
+    assert type(_compat.untracked(module.tracked)) is dict
     assert _compat.untracked([1]) == [1]
 
 
