@@ -3,4 +3,7 @@
 from keras_tfopt.callbacks.accumulation_scheduler import (
     AccumulationScheduler as AccumulationScheduler,
 )
+from keras_tfopt.callbacks.dynamic_batch_size import (
+    DynamicBatchSize as DynamicBatchSize,
+)
 from keras_tfopt.callbacks.oom_recovery import OOMRecovery as OOMRecovery

@@ -41,7 +41,6 @@ class GuardedStep:
         mode: StepMode = TRAINING,
     ) -> None:
         self._model = model
-        self._gather_steps = settings.gather_steps or 1
         self._functions = StepFunctions(model, mode)
         self.control = PlanControl(model, settings, mode.name)
         self._compilation = _compat.compilation_of(model)
@@ -61,9 +60,11 @@ class GuardedStep:
         """
         batches = self._draw(iterator)
         self._functions.observe(iterator, batches[0])
-        if self._gather_steps > 1:
+        if self.control.plan.gathers:
             self._gather(batches)
         else:
+            # The plan may have gathered until now.
+            self.flush()
             self._run(batches, self._functions.steps)
         if not isinstance(iterator, tf.data.Iterator):
             # `train_on_batch` has no epoch whose end could flush.
@@ -107,12 +108,12 @@ class GuardedStep:
     def _gather(self, batches: list[Any]) -> None:
         for batch in batches:
             self._gathered.append(batch)
-            if len(self._gathered) == self._gather_steps:
+            if len(self._gathered) >= (self.control.plan.gather_steps or 1):
                 self.flush()
 
     def _run(self, units: list[Any], select: Callable) -> None:
         """Runs one step for each unit: a batch, or a window of batches."""
-        is_gathered = self._gather_steps > 1
+        is_gathered = select == self._functions.gathered
         self.control.prepare(units[0][0] if is_gathered else units[0])
         tried: tuple[ExecutionPlan, ...] = ()
         while units:

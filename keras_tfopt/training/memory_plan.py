@@ -184,7 +184,7 @@ class PlanAhead(Remedy):
     ) -> tuple[ExecutionPlan, str] | None:
         """Returns the plan with the largest micro-batch that fits."""
         found = plan_memory(model, batch, max_utilization=self._max_utilization)
-        return found.plan, (
+        return plan.split_like(found.plan), (
             f"planned for {found.limit_bytes / 2**20:.0f} MiB with "
             f"{len(found.probes)} probes"
         )

@@ -1,7 +1,5 @@
 """Which micro-batch to try after a failure, and when to try a larger one."""
 
-import dataclasses
-
 from keras_tfopt.errors import OutOfMemoryError
 from keras_tfopt.errors import is_out_of_memory
 from keras_tfopt.plan import ExecutionPlan
@@ -59,14 +57,16 @@ class MicrobatchLadder(Remedy):
             ) from failure.error
         smaller = max(size // 2, self._min_size)
         reason = f"out of memory with {size} of {failure.rows} rows at a time"
-        return _resized(failure.plan, smaller), reason
+        split = ExecutionPlan(microbatch_size=smaller)
+        return failure.plan.split_like(split), reason
 
     def review(
         self, plan: ExecutionPlan, rows: int | None, shape_key: str, steps: int
     ) -> tuple[ExecutionPlan, str] | None:
         """Returns a plan with twice the micro-batch when it is time."""
         self._good_steps += steps
-        if plan == self._original or rows is None or self._grow_after is None:
+        original = plan.split_like(self._original)
+        if plan == original or rows is None or self._grow_after is None:
             return None
         # A short batch says nothing about the room that others need.
         rows = max(rows, self._rows.get(shape_key, 0))
@@ -76,8 +76,8 @@ class MicrobatchLadder(Remedy):
         reason = f"{self._good_steps} steps without a failure"
         self._good_steps = 0
         if size >= self._original.rows_of_microbatch(rows):
-            return self._original, reason
-        return _resized(plan, size), reason
+            return original, reason
+        return plan.split_like(ExecutionPlan(microbatch_size=size)), reason
 
     def _patience(self, shape_key: str, size: int) -> int:
         """Good steps to wait before a size; twice as many per failure."""
@@ -87,12 +87,6 @@ class MicrobatchLadder(Remedy):
             if failed <= size
         )
         return (self._grow_after or 1) * 2 ** max(failures - 1, 0)
-
-
-def _resized(plan: ExecutionPlan, size: int) -> ExecutionPlan:
-    return dataclasses.replace(
-        plan, microbatch_size=size, accumulation_steps=None
-    )
 
 
 def _describe_end(failure: StepFailure, size: int) -> str:

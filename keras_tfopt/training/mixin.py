@@ -94,22 +94,25 @@ class AccumMixin(_Base):
     @property
     def gather_steps(self) -> int:
         """Number of delivered batches that make one update."""
-        return self._settings.gather_steps or 1
+        return self.plan.gather_steps or 1
 
     def change_plan(self, plan: ExecutionPlan, reason: str) -> None:
         """Changes the plan from the next step on, also inside of `fit`.
 
         Another number or size of micro-batches costs no retracing, unless XLA
-        compiles the step. The change is recorded in `plan_events`.
+        compiles the step. Batches that are gathered already make an update
+        before another `gather_steps` counts. The change is recorded in
+        `plan_events`.
 
         Args:
             plan: The new `ExecutionPlan`.
             reason: String. Why, for `plan_events`.
 
         Raises:
-            ValueError: If the plan splits batches and the model cannot.
+            ValueError: If the plan splits or gathers batches and the model
+                cannot.
         """
-        if plan.is_split and self.compiled:
+        if (plan.is_split or plan.gathers) and self.compiled:
             check_splittable(self)
         step = int(self.optimizer.iterations) if self.optimizer else 0
         self._settings.change_plan(plan, reason, step)
@@ -126,7 +129,7 @@ class AccumMixin(_Base):
         settings.plan = dataclasses.replace(
             settings.plan, jit_compile=bool(self.jit_compile)
         )
-        if settings.plan.is_split or self.gather_steps > 1:
+        if settings.plan.is_split or settings.plan.gathers:
             check_splittable(self)
 
     def get_compile_config(self) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class PlanControl:
             start = time.perf_counter()
             proposal = remedy.prepare(self._model, batch, self.plan)
             if proposal is not None and proposal[0] != self.plan:
-                self._change(*proposal, time.perf_counter() - start)
+                self.change(*proposal, time.perf_counter() - start)
 
     def recover(
         self,
@@ -94,7 +94,7 @@ class PlanControl:
             if proposal is not None:
                 # Cycles of dead objects may hold what memory is short of.
                 gc.collect()
-                self._change(*proposal, time.perf_counter() - start)
+                self.change(*proposal, time.perf_counter() - start)
                 return True
         return False
 
@@ -107,9 +107,18 @@ class PlanControl:
         for remedy in self.remedies:
             proposal = remedy.review(self.plan, rows, key, steps)
             if proposal is not None:
-                self._change(*proposal, 0.0)
+                self.change(*proposal)
 
-    def _change(self, plan: ExecutionPlan, reason: str, seconds: float) -> None:
+    def change(
+        self, plan: ExecutionPlan, reason: str, seconds: float = 0.0
+    ) -> None:
+        """Puts another plan in force, records it and logs one line.
+
+        Args:
+            plan: The new `ExecutionPlan`.
+            reason: String. Why.
+            seconds: Float. What the change cost. Defaults to 0.
+        """
         optimizer = self._model.optimizer
         step = 0 if optimizer is None else int(optimizer.iterations)
         _logger.warning(
