@@ -12,7 +12,7 @@ from keras_tfopt import _compat
 from keras_tfopt.accumulation import TRAINING
 from keras_tfopt.accumulation import StepMode
 from keras_tfopt.plan import ExecutionPlan
-from keras_tfopt.training.batch import to_tensors
+from keras_tfopt.training.batch import draw
 from keras_tfopt.training.plan_control import PlanControl
 from keras_tfopt.training.settings import AccumulationSettings
 from keras_tfopt.training.step_functions import StepFunctions
@@ -58,7 +58,7 @@ class GuardedStep:
         Raises:
             StopIteration: If the iterator is exhausted.
         """
-        batches = self._draw(iterator)
+        batches = draw(iterator, self._model.steps_per_execution)
         self._functions.observe(iterator, batches[0])
         if self.control.plan.gathers:
             self._gather(batches)
@@ -94,16 +94,6 @@ class GuardedStep:
         self._gathered = []
         self._logs = {}
         self.control.remedies.clear()
-
-    def _draw(self, iterator: Iterator) -> list[Any]:
-        batches: list[Any] = []
-        try:
-            while len(batches) < self._model.steps_per_execution:
-                batches.append(to_tensors(next(iterator)))
-        except (StopIteration, tf.errors.OutOfRangeError):
-            if not batches:
-                raise StopIteration from None
-        return batches
 
     def _gather(self, batches: list[Any]) -> None:
         for batch in batches:
