@@ -32,6 +32,15 @@ def is_out_of_memory(error: BaseException) -> bool:
     return False
 
 
+def allocation_line(error: BaseException) -> str:
+    """Returns the line of an out-of-memory error that says what did not fit.
+
+    TensorFlow puts where it happened, in many lines, before what happened.
+    """
+    lines = str(error).splitlines() or [""]
+    return next((line for line in lines if "OOM when" in line), lines[0])
+
+
 _ALLOCATION_SIGNS = (
     "CUDA_ERROR_OUT_OF_MEMORY",
     "Failed to allocate",

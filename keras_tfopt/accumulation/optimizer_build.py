@@ -8,6 +8,7 @@ import keras
 
 from keras_tfopt import _compat
 from keras_tfopt.errors import OutOfMemoryError
+from keras_tfopt.errors import allocation_line
 from keras_tfopt.errors import is_out_of_memory
 
 
@@ -37,14 +38,13 @@ def build_optimizer(
     if error is None:
         return
     count = sum(variable.value.shape.num_elements() for variable in variables)
-    first_line = str(error).partition("\n")[0]
     raise OutOfMemoryError(
         "The slots of the optimizer do not fit into memory. Received: "
         f"{type(optimizer).__name__} for {len(variables)} variables of "
         f"{count} elements. Expected: room for the optimizer's slots, whatever "
         "the micro-batch. Free memory, or choose an optimizer with fewer "
         "slots. Nothing was changed. TensorFlow says: "
-        f"{first_line}"
+        f"{allocation_line(error)}"
     ) from error
 
 

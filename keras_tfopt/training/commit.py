@@ -79,7 +79,7 @@ def commit(
         log.mark()
         return
     # Without the barrier a write may run ahead of a gradient that fails.
-    result, outputs = _awaited(result)
+    result, outputs = awaited(result)
     with tf.control_dependencies(outputs):
         begin = log.mark()
     with tf.control_dependencies([begin]):
@@ -88,6 +88,22 @@ def commit(
         writes = writing_operations(known)
     with tf.control_dependencies(writes):
         log.mark()
+
+
+def awaited(result: StepResult) -> tuple[StepResult, list[tf.Tensor]]:
+    """Returns a result and its tensors, each of which can be waited for.
+
+    A control dependency on the output of a function call waits for the side
+    effects of the call only, once TensorFlow inlines it. One on an identity
+    waits for the value.
+    """
+    flat = [
+        tf.identity(leaf) if isinstance(leaf, tf.Tensor) else leaf
+        for leaf in tf.nest.flatten(result, expand_composites=True)
+    ]
+    tensors = [leaf for leaf in flat if isinstance(leaf, tf.Tensor)]
+    packed = tf.nest.pack_sequence_as(result, flat, expand_composites=True)
+    return packed, tensors
 
 
 def _write(
@@ -108,19 +124,3 @@ def _write(
         model.optimizer.apply_gradients(
             zip(result.gradients, step.trainable, strict=True)
         )
-
-
-def _awaited(result: StepResult) -> tuple[StepResult, list[tf.Tensor]]:
-    """Returns a result and its tensors, each of which can be waited for.
-
-    A control dependency on the output of a function call waits for the side
-    effects of the call only, once TensorFlow inlines it. One on an identity
-    waits for the value.
-    """
-    flat = [
-        tf.identity(leaf) if isinstance(leaf, tf.Tensor) else leaf
-        for leaf in tf.nest.flatten(result, expand_composites=True)
-    ]
-    tensors = [leaf for leaf in flat if isinstance(leaf, tf.Tensor)]
-    packed = tf.nest.pack_sequence_as(result, flat, expand_composites=True)
-    return packed, tensors

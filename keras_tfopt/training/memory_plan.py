@@ -11,8 +11,6 @@ import tensorflow as tf
 from keras_tfopt.accumulation import TRAINING
 from keras_tfopt.accumulation import SplitStep
 from keras_tfopt.accumulation.split import check_rows
-from keras_tfopt.accumulation.split import count_rows
-from keras_tfopt.accumulation.split import partition_by_size
 from keras_tfopt.accumulation.split import take_rows
 from keras_tfopt.errors import OutOfMemoryError
 from keras_tfopt.errors import is_out_of_memory
@@ -25,8 +23,11 @@ from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.training.batch import spec_of
 from keras_tfopt.training.batch import static_rows
 from keras_tfopt.training.batch import to_tensors
+from keras_tfopt.training.commit import CommitLog
+from keras_tfopt.training.commit import awaited
 from keras_tfopt.training.failure import Remedy
 from keras_tfopt.training.step_function import as_function
+from keras_tfopt.training.step_function import pure_split_function
 from keras_tfopt.training.step_function import split_step
 
 # Micro-batches in a probe: fewer of them peak lower than a whole step does.
@@ -200,7 +201,10 @@ class _Prober:
         self._step: SplitStep = split_step(
             model, spec_of(batch), batch, TRAINING
         )
-        self._run = as_function(self._pure, model.run_eagerly)
+        by_size = ExecutionPlan(microbatch_size=1)
+        self._pure = pure_split_function(self._step, by_size)
+        self._log = CommitLog()
+        self._run = as_function(self._await, model.run_eagerly)
         self.rows = static_rows(spec_of(batch)) or 1
         self.probes: list[Probe] = []
 
@@ -241,27 +245,48 @@ class _Prober:
             raise RuntimeError(f"{self._device} stopped counting.")
         return stats
 
-    def _pure(self, batch: Any, size: tf.Tensor) -> Any:
-        return self._step(batch, partition_by_size(count_rows(batch), size))
+    def _await(self, batch: Any, size: tf.Tensor) -> None:
+        """Holds what a step has computed when it begins to write."""
+        _, outputs = awaited(self._pure(batch, size))
+        with tf.control_dependencies(outputs):
+            # Without an effect, nothing would be computed.
+            self._log.mark()
 
 
 def _search(prober: _Prober, limit: int) -> int:
     """Returns the largest size that was measured to fit, or 0."""
-    best = 0
+    fits = Probe(0, 0)
+    exceeds: Probe | None = None
     size = 1
     while size:
         probe = prober.measure(size)
-        if probe is None or probe.peak_bytes > limit:
-            break
-        best = size
-        if size == prober.rows:
-            break
-        # A peak at most doubles with its micro-batch. Allocators that do not
-        # count small blocks may answer 0.
-        room = limit / max(probe.peak_bytes, 1)
-        grown = min(int(size * min(room, 2.0)), prober.rows)
-        size = grown if grown > size and room > _CLOSE else 0
-    return best
+        if probe is not None and probe.peak_bytes <= limit:
+            fits = probe
+        else:
+            exceeds = probe or Probe(size, 2 * limit)
+        size = _next_size(fits, exceeds, limit, prober.rows)
+    return fits.microbatch_size
+
+
+def _next_size(
+    fits: Probe, exceeds: Probe | None, limit: int, rows: int
+) -> int:
+    """Returns the size to measure next, or 0 when there is none."""
+    size = fits.microbatch_size
+    # Allocators that do not count small blocks may answer 0.
+    room = limit / max(fits.peak_bytes, 1)
+    if not size or room <= _CLOSE:
+        return 0
+    if exceeds is None:
+        # A peak at most doubles with its micro-batch.
+        grown = min(max(int(size * min(room, 2.0)), size + 1), rows)
+        return grown if grown > size else 0
+    if exceeds.microbatch_size <= size * _CLOSE:
+        return 0
+    # Between two sizes, a line; not up to its end, which has just failed.
+    share = (limit - fits.peak_bytes) / (exceeds.peak_bytes - fits.peak_bytes)
+    step = int((exceeds.microbatch_size - size) * min(share, 0.8))
+    return size + step if step else 0
 
 
 def _bytes(variable: keras.Variable) -> int:

@@ -1,7 +1,11 @@
 """Which micro-batch to try after a failure, and when to try a larger one."""
 
 from keras_tfopt.errors import OutOfMemoryError
+from keras_tfopt.errors import allocation_line
 from keras_tfopt.errors import is_out_of_memory
+from keras_tfopt.memory.allocator import read_allocator_stats
+from keras_tfopt.memory.limit import default_device
+from keras_tfopt.memory.limit import device_limit_bytes
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.training.failure import Remedy
 from keras_tfopt.training.failure import StepFailure
@@ -92,11 +96,23 @@ class MicrobatchLadder(Remedy):
 def _describe_end(failure: StepFailure, size: int) -> str:
     rows = failure.rows or 1
     tried = [str(plan.rows_of_microbatch(rows)) for plan in failure.tried]
-    first_line = str(failure.error).partition("\n")[0]
     return (
         "A step does not fit into memory, even in the smallest micro-batch "
         f"allowed. Received: a batch of {rows} rows; tried "
-        f"{', '.join(tried)} rows at a time. Expected: room for {size}. Free "
-        "memory, make the model or its inputs smaller, or lower "
-        f"`min_microbatch_size`. TensorFlow says: {first_line}"
+        f"{', '.join(tried)} rows at a time; {_describe_memory()}. Expected: "
+        f"room for {size}. Free memory, make the model or its inputs smaller, "
+        "or lower `min_microbatch_size`. TensorFlow says: "
+        f"{allocation_line(failure.error)}"
+    )
+
+
+def _describe_memory() -> str:
+    device = default_device()
+    stats = read_allocator_stats(device)
+    if stats is None:
+        return f"{device} counts no bytes"
+    limit = device_limit_bytes(device)
+    return (
+        f"{device} holds {stats.current_bytes} bytes between steps, at most "
+        f"{stats.peak_bytes} so far, and its limit is {limit or 'unknown'}"
     )

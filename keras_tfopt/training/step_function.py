@@ -197,9 +197,7 @@ def split_step_function(
     step = split_step(model, spec, batch, mode)
     partition = partition_function(plan)
 
-    def pure(batch: Any, value: tf.Tensor) -> StepResult:
-        return step(batch, partition(count_rows(batch), value))
-
+    pure = pure_split_function(step, plan)
     if plan.jit_compile:
         fixed = partition(static_rows(spec), split_number(plan))
         compiled = as_compiled(lambda batch: step(batch, fixed), True)
@@ -219,6 +217,23 @@ def split_step(
     example = batch if eager else relax_rows(spec)
     weight = float(static_rows(spec) or 1)
     return build_split_step(model, example, eager, weight, mode)
+
+
+def pure_split_function(
+    step: SplitStep, plan: ExecutionPlan
+) -> Callable[[Any, tf.Tensor], StepResult]:
+    """Returns the pure step as a function of batch and planned number.
+
+    Args:
+        step: The `SplitStep`.
+        plan: `ExecutionPlan` that says whether number or size is given.
+    """
+    partition = partition_function(plan)
+
+    def pure(batch: Any, value: tf.Tensor) -> StepResult:
+        return step(batch, partition(count_rows(batch), value))
+
+    return pure
 
 
 def partition_function(plan: ExecutionPlan) -> Callable[..., Partition]:

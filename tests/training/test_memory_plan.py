@@ -29,13 +29,13 @@ from tests.equivalence import state_of
 
 ROWS, WIDTH, DEPTH = 4096, 256, 12
 random = np.random.default_rng(0)
-x = random.normal(size=(ROWS, WIDTH)).astype("float32")
+x = random.normal(size=(ROWS, 8)).astype("float32")
 y = random.normal(size=(ROWS, 1)).astype("float32")
 
 
 def perceptron(cls, **settings):
     keras.utils.set_random_seed(0)
-    outputs = inputs = keras.Input((WIDTH,))
+    outputs = inputs = keras.Input((8,))
     for _ in range(DEPTH):
         outputs = keras.layers.Dense(WIDTH, activation="tanh")(outputs)
     model = cls(inputs, keras.layers.Dense(1)(outputs), **settings)
@@ -43,9 +43,9 @@ def perceptron(cls, **settings):
     return model
 
 
-def train(model, *extra):
+def train(model, *extra, batch_size=ROWS, epochs=2):
     return model.fit(
-        x, y, batch_size=ROWS, epochs=2, verbose=0, shuffle=False,
+        x, y, batch_size=batch_size, epochs=epochs, verbose=0, shuffle=False,
         callbacks=list(extra),
     ).history["loss"]
 
@@ -83,11 +83,6 @@ def peak_of_two_steps(plan):
 
 result["peak"] = peak_of_two_steps(found.plan)
 planned = model.get_weights()
-larger = type(found.plan)(microbatch_size=int(result["size"] * 1.3))
-try:
-    result["larger_peak"] = peak_of_two_steps(larger)
-except tf.errors.ResourceExhaustedError:
-    result["larger_peak"] = found.limit_bytes + 1
 del model, batch
 
 ahead = perceptron(keras.Model)
@@ -107,13 +102,29 @@ except tf.errors.ResourceExhaustedError as error:
     result["stock"] = str(error)
 del stock
 
+
+
+class Relief(keras.callbacks.Callback):
+    # Holds memory, as another process would, until a later epoch.
+
+    def on_train_begin(self, logs=None):
+        self.ballast = [tf.zeros((2**18,)) for _ in range(24)]
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 2:
+            self.ballast = None
+
+
+halves = {"batch_size": ROWS // 2, "epochs": 20}
+reference = perceptron(AccumModel, microbatch_size=256)
+expected = train(reference, **halves)
 plain = perceptron(keras.Model)
-recovery = callbacks.OOMRecovery()
-recovered = train(plain, recovery)
+recovery = callbacks.OOMRecovery(grow_after=4)
+recovered = train(plain, recovery, Relief(), **halves)
 result["recovered_loss"] = [recovered, expected]
 result["recovered_difference"] = difference(plain.get_weights())
 result["sizes"] = [e.new.microbatch_size for e in recovery.plan_events]
-
+result["steps"] = [e.step for e in recovery.plan_events]
 print(json.dumps(result))
 """
 
@@ -146,12 +157,6 @@ def test_planned_step_stays_below_the_limit(outcome):
 
 
 @pytest.mark.slow
-def test_planned_step_is_close_to_the_best(outcome):
-    found = outcome
-    assert found["larger_peak"] > found["limit"]
-
-
-@pytest.mark.slow
 def test_planned_step_is_exact(outcome):
     assert outcome["planned_difference"] < 1e-6
 
@@ -166,7 +171,14 @@ def test_recovery_is_exact(outcome):
     recovered, expected = outcome["recovered_loss"]
     assert recovered == pytest.approx(expected, abs=1e-6)
     assert outcome["recovered_difference"] < 1e-6
-    assert outcome["sizes"][0] == 2048
+
+
+@pytest.mark.slow
+def test_recovery_halves_again_and_grows_back(outcome):
+    # The second size failed in the retry of the first step.
+    assert outcome["sizes"][:2] == [1024, 512]
+    assert outcome["steps"][:2] == [0, 0]
+    assert outcome["sizes"][-1] is None
 
 
 @pytest.mark.slow
@@ -174,6 +186,71 @@ def test_recovery_that_plans_ahead_never_runs_out(outcome):
     (reason,) = outcome["ahead"]
     assert "planned for" in reason
     assert outcome["ahead_difference"] < 1e-6
+
+
+_SEARCH = """
+import json
+
+import tensorflow as tf
+
+from keras_tfopt import AccumModel
+from keras_tfopt import ExecutionPlan
+from keras_tfopt import plan_memory
+from keras_tfopt.benchmark.networks import NETWORKS
+from keras_tfopt.memory import read_allocator_stats
+from keras_tfopt.memory import reset_allocator_peak
+
+
+def peak(model, batch, size):
+    model.change_plan(ExecutionPlan(microbatch_size=size), "search")
+    reset_allocator_peak()
+    for _ in range(2):
+        model.train_function(iter([batch]))
+    return read_allocator_stats().peak_bytes
+
+
+result = {}
+for network in NETWORKS:
+    if network.name not in NAMES:
+        continue
+    model = network.build(AccumModel)
+    model.make_train_function()
+    batch = tuple(tf.constant(part) for part in network.data(1))
+    rows = network.batch_size
+    needed = peak(model, batch, rows // 16), peak(model, batch, rows)
+    limit = sum(needed) // 2
+    found = plan_memory(model, batch, limit_bytes=limit)
+    best, size = 0, rows // 16
+    while size < rows:
+        if peak(model, batch, size) <= limit:
+            best = size
+        size = int(size * 1.1) + 1
+    result[network.name] = [found.plan.microbatch_size, best, rows]
+    del model, batch
+print(json.dumps(result))
+"""
+
+
+# What runs side by side by chance scatters peaks: the workspaces of
+# convolutions with many threads, and gradients that wait for one with few.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("names", "threads"), [(["MLP", "transformer"], "4"), (["convnet"], "1")]
+)
+def test_planned_size_is_close_to_that_of_an_exhaustive_search(names, threads):
+    text = subprocesses.run_source(
+        f"NAMES = {names}{_SEARCH}",
+        TF_CPU_ALLOCATOR_USE_BFC="true",
+        TF_CPU_BFC_MEM_LIMIT_IN_MB="4000",
+        TF_NUM_INTEROP_THREADS=threads,
+        TF_CPP_MIN_LOG_LEVEL="3",
+        TF_ENABLE_ONEDNN_OPTS="0",
+    )
+    result = json.loads(text.splitlines()[-1])
+    assert list(result) == names
+    for size, best, rows in result.values():
+        assert rows // 16 < best < rows
+        assert best / 1.25 <= size <= best * 1.25
 
 
 @pytest.mark.parametrize(
