@@ -3,4 +3,7 @@
 from keras_tfopt.callbacks.accumulation_scheduler import (
     AccumulationScheduler as AccumulationScheduler,
 )
+from keras_tfopt.callbacks.backup_and_restore import (
+    BackupAndRestore as BackupAndRestore,
+)
 from keras_tfopt.callbacks.oom_recovery import OOMRecovery as OOMRecovery

@@ -41,6 +41,7 @@ class GuardedStep:
         mode: StepMode = TRAINING,
     ) -> None:
         self._model = model
+        self._settings = settings
         self._gather_steps = settings.gather_steps or 1
         self._functions = StepFunctions(model, mode)
         self.control = PlanControl(model, settings, mode.name)
@@ -76,6 +77,16 @@ class GuardedStep:
             window, self._gathered = self._gathered, []
             self._run([window], self._functions.gathered)
 
+    def get_state(self) -> tuple[dict[str, Any], list[Any]]:
+        """Returns the plan's state and the batches that wait for others."""
+        return self._settings.get_state(), list(self._gathered)
+
+    def set_state(self, plan: dict[str, Any], waiting: list[Any]) -> None:
+        """Puts back what `get_state` returned, at the start of a step."""
+        self._settings.set_state(plan)
+        self._gathered = waiting
+        self._logs = {}
+
     def end_epoch(self, logs: Any) -> Any:
         """Flushes at the end of an epoch and returns its last logs.
 
@@ -83,7 +94,8 @@ class GuardedStep:
             logs: What `fit` takes for the last logs. Logs of another function
                 mean that no epoch of training has ended.
         """
-        if logs is self._logs:
+        # A run that is restored behind its last batch has no logs yet.
+        if logs is self._logs or logs == self._logs == {}:
             self.flush()
             logs, self._logs = self._logs, {}
         return logs
