@@ -13,5 +13,6 @@ from keras_tfopt.training import (
 )
 from keras_tfopt.training import MemoryPlan as MemoryPlan
 from keras_tfopt.training import OutOfMemoryError as OutOfMemoryError
+from keras_tfopt.training import TrainingDivergedError as TrainingDivergedError
 from keras_tfopt.training import TrainingInterrupted as TrainingInterrupted
 from keras_tfopt.training import plan_memory as plan_memory

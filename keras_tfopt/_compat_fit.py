@@ -6,6 +6,7 @@ meaning.
 """
 
 from collections.abc import Callable
+from collections.abc import Iterator
 import inspect
 import sys
 import types
@@ -37,24 +38,29 @@ def fit_locals() -> dict[str, Any]:
         RuntimeError: If there is none.
     """
     # Keras hands its callbacks neither, and calls them from this frame.
-    frame = fit_frame()
-    if frame is None:
-        raise RuntimeError(
-            "This must be called inside of `fit`, by a callback. Received: no "
-            "`fit` on the stack. Expected: `model.fit(..., callbacks=[...])`."
-        )
-    names = ("epoch_iterator", "callbacks")
-    return {name: frame.f_locals[name] for name in names}
+    for found in _locals_of_fits(sys._getframe()):
+        return {name: found[name] for name in ("epoch_iterator", "callbacks")}
+    raise RuntimeError(
+        "This must be called inside of `fit`, by a callback. Received: no "
+        "`fit` on the stack. Expected: `model.fit(..., callbacks=[...])`."
+    )
 
 
-def fit_frame(frame: types.FrameType | None = None) -> types.FrameType | None:
-    """Returns the innermost frame of `fit`, at or around a frame."""
-    frame = frame or sys._getframe(1)
+def is_running(epoch_iterator: Any, frame: types.FrameType | None) -> bool:
+    """Whether a frame is that of a `fit` over an epoch iterator, or in it."""
+    # Nobody is told when an exception ends `fit`; the stack knows.
+    return epoch_iterator is not None and any(
+        found.get("epoch_iterator") is epoch_iterator
+        for found in _locals_of_fits(frame)
+    )
+
+
+def _locals_of_fits(frame: types.FrameType | None) -> Iterator[dict[str, Any]]:
+    """Yields the local variables of each `fit` on a stack, innermost first."""
     while frame is not None:
         if frame.f_code is _FIT.__code__:
-            return frame
+            yield frame.f_locals
         frame = frame.f_back
-    return None
 
 
 # The function itself, out of the decorator that filters tracebacks.

@@ -58,16 +58,30 @@ def test_fit_locals_are_those_of_the_fit_around():
         _compat_fit.fit_locals()
 
 
-def test_fit_frame_is_found_from_subclasses():
+def test_is_running():
     class Own(keras.Sequential):
         def fit(self, *args, **kwargs):
             return super().fit(*args, **kwargs)
 
+    found = []
+
+    def look(epoch_iterator):
+        found.append(epoch_iterator)
+        # From inside of another `fit`, too.
+        in_fit(lambda _: found.append(_is_running(epoch_iterator)))
+
     model = Own([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-    frame = in_fit(lambda _: _compat_fit.fit_frame(), model=model)
-    assert frame.f_locals["self"] is model
-    assert _compat_fit.fit_frame() is None
+    in_fit(look, model=model)
+    epoch_iterator, is_running = found
+    assert is_running
+    assert not _is_running(epoch_iterator)
+    assert not in_fit(lambda _: _is_running(epoch_iterator))
+    assert not in_fit(lambda _: _is_running(None))
+
+
+def _is_running(epoch_iterator):
+    return _compat_fit.is_running(epoch_iterator, inspect.currentframe())
 
 
 def test_iterator_state_is_a_position():
@@ -246,7 +260,7 @@ def test_every_function_is_tested_here():
         for name, value in vars(_compat_fit).items()
         if inspect.isfunction(value)
         and value.__module__ == _compat_fit.__name__
-        and name != "_FIT"
+        and not name.startswith("_")
     ]
     used = {
         node.attr

@@ -6,4 +6,7 @@ from keras_tfopt.callbacks.accumulation_scheduler import (
 from keras_tfopt.callbacks.backup_and_restore import (
     BackupAndRestore as BackupAndRestore,
 )
+from keras_tfopt.callbacks.non_finite_rollback import (
+    NonFiniteRollback as NonFiniteRollback,
+)
 from keras_tfopt.callbacks.oom_recovery import OOMRecovery as OOMRecovery

@@ -147,7 +147,6 @@ class BackupAndRestore(keras.callbacks.Callback):
         )
         self._generations.clear_unfinished()
         session.prepare(self._find())
-        self._signals.install()
         session.add_last(_Last(self))
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:

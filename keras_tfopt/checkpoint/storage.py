@@ -117,8 +117,15 @@ class RemoteStorage:
         return tf.io.gfile.stat(path).length
 
     def publish(self, folder: str, path: str) -> None:
-        """Renames a folder."""
-        tf.io.gfile.rename(folder, path)
+        """Renames the files of a folder in the order of their names.
+
+        Stores have no folders to rename. A backup without its manifest, whose
+        name is the last, counts as torn.
+        """
+        tf.io.gfile.makedirs(path)
+        for name in self.list_folder(folder):
+            tf.io.gfile.rename(f"{folder}/{name}", f"{path}/{name}")
+        tf.io.gfile.rmtree(folder)
 
     def remove(self, path: str) -> None:
         """Removes a folder and what is in it."""

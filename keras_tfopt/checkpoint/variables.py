@@ -1,6 +1,7 @@
 """The variables of a training run: which they are, and their values."""
 
 from collections import Counter
+from collections.abc import Iterable
 import dataclasses
 import re
 from typing import Any
@@ -17,14 +18,21 @@ class VariableSpec:
     """What a variable must have in common with its backup.
 
     Attributes:
-        path: String, without the numbers that Keras gives equal names.
+        path: String. What is before the name depends on who made the variable.
+        name: String. End of the path, without the numbers that Keras gives
+            equal names.
         shape: Tuple of integers.
         dtype: String.
     """
 
-    path: str
+    path: str = dataclasses.field(compare=False)
+    name: str = dataclasses.field(init=False)
     shape: tuple[int, ...]
     dtype: str
+
+    def __post_init__(self) -> None:
+        name = self.path.rpartition("/")[2]
+        object.__setattr__(self, "name", re.sub(r"_\d+(?=_|:|$)", "", name))
 
     def __str__(self) -> str:
         """Returns the spec in words."""
@@ -56,7 +64,7 @@ def specs_of(variables: list[Any]) -> list[VariableSpec]:
     """Returns the specs of variables."""
     return [
         VariableSpec(
-            _stable(getattr(variable, "path", variable.name)),
+            getattr(variable, "path", variable.name),
             tuple(variable.shape),
             tf.as_dtype(variable.dtype).name,
         )
@@ -98,8 +106,7 @@ def check_specs(saved: list[VariableSpec], current: list[VariableSpec]) -> None:
     """
     if saved == current:
         return
-    lines = _differences(saved, current)
-    shown = "; ".join(lines[:8]) + ("; ..." if len(lines) > 8 else "")
+    shown = "; ".join(_differences(saved, current))
     raise ValueError(
         "The backup is one of another model or optimizer. Received: "
         f"{shown}. Expected: the variables of the backup, in their order. "
@@ -111,22 +118,22 @@ def check_specs(saved: list[VariableSpec], current: list[VariableSpec]) -> None:
 def _differences(
     saved: list[VariableSpec], current: list[VariableSpec]
 ) -> list[str]:
-    if [spec.path for spec in saved] == [spec.path for spec in current]:
-        return [
+    if [spec.name for spec in saved] == [spec.name for spec in current]:
+        return _shortened(
             f"{before} in the backup is {after} here"
             for before, after in zip(saved, current, strict=True)
             if before != after
-        ]
-    missing = Counter(saved) - Counter(current)
-    added = Counter(current) - Counter(saved)
-    lines = [f"{spec} is only in the backup" for spec in missing.elements()]
-    lines += [f"{spec} is only in the model" for spec in added.elements()]
+        )
+    missing = (Counter(saved) - Counter(current)).elements()
+    added = (Counter(current) - Counter(saved)).elements()
+    lines = _shortened(f"{spec} is only in the backup" for spec in missing)
+    lines += _shortened(f"{spec} is only in the model" for spec in added)
     return lines or ["the same variables in another order"]
 
 
-def _stable(path: str) -> str:
-    """Takes the numbers out that count how often a name was given."""
-    return re.sub(r"_\d+(?=/|_|:|$)", "", path)
+def _shortened(lines: Iterable[str], most: int = 4) -> list[str]:
+    lines = list(lines)
+    return lines if len(lines) <= most else [*lines[:most], "..."]
 
 
 def _stored(variable: Any) -> Any:

@@ -4,6 +4,9 @@ from keras_tfopt.training.failure import (
     InterruptedCommitError as InterruptedCommitError,
 )
 from keras_tfopt.training.failure import OutOfMemoryError as OutOfMemoryError
+from keras_tfopt.training.failure import (
+    TrainingDivergedError as TrainingDivergedError,
+)
 from keras_tfopt.training.installation import guard_of as guard_of
 from keras_tfopt.training.installation import remove_guard as remove_guard
 from keras_tfopt.training.interruption import (

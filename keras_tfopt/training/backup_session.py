@@ -9,6 +9,8 @@ import keras
 import numpy as np
 
 from keras_tfopt import _compat_fit
+from keras_tfopt.checkpoint.encoding import decode
+from keras_tfopt.checkpoint.encoding import encode
 from keras_tfopt.checkpoint.generation import Generation
 from keras_tfopt.checkpoint.generations import Generations
 from keras_tfopt.checkpoint.writer import BackgroundWriter
@@ -70,6 +72,7 @@ class BackupSession:
         self._iterator: Any = None
         self._epoch = self._step = 0
         self._is_probed = False
+        self._is_complete = False
         self.run = uuid.uuid4().hex
         self.is_stopped = False
         watch_boundaries(self._epoch_iterator, self)
@@ -84,10 +87,11 @@ class BackupSession:
             ValueError: If the backup is one of another model or other data.
         """
         self._schedule.restart()
+        self._signals.install(self._epoch_iterator)
         if saved is None:
             return
         content = saved.state["content"]
-        self._check_data(content)
+        self._check_data(content, decode(content["data"], saved.arrays))
         self._state.restore_variables(saved, content["run"])
         _compat_fit.set_initial_epoch(self._model, content["epoch"])
         self._saved = saved
@@ -118,6 +122,7 @@ class BackupSession:
                 self._saved, self._saved.state["content"]["run"]
             )
             self._saved = None
+            self._is_complete = True
 
     def set_epoch(self, epoch: int) -> None:
         """Notes which epoch begins."""
@@ -132,7 +137,7 @@ class BackupSession:
             self._position.begin_epoch(None)
             return 0
         content = self._saved.state["content"]
-        self._position.begin_epoch(content["data"])
+        self._position.begin_epoch(decode(content["data"], self._saved.arrays))
         return content["step"]
 
     def resume(self, iterator: Any) -> None:
@@ -141,10 +146,10 @@ class BackupSession:
         saved, self._saved = self._saved, None
         if saved is not None:
             content = saved.state["content"]
-            state = saved.arrays.get("data")
+            state = saved.arrays.get("iterator")
             self._position.seek(
                 iterator,
-                content["data"],
+                decode(content["data"], saved.arrays),
                 None if state is None else state.tobytes(),
             )
             self._state.restore(saved, content["run"])
@@ -192,7 +197,9 @@ class BackupSession:
         self._writer.wait()
 
     def save_result(self) -> None:
-        """Makes a backup of a run that is complete."""
+        """Makes a backup of a run that is complete, unless it is one."""
+        if self._is_complete:
+            return
         self._save(self._epochs, 0)
         self._writer.wait()
 
@@ -204,13 +211,13 @@ class BackupSession:
         run, arrays = self._state.capture()
         position, iterator_state = self._position.capture(self._iterator)
         if iterator_state is not None:
-            arrays["data"] = np.frombuffer(iterator_state, np.uint8)
+            arrays["iterator"] = np.frombuffer(iterator_state, np.uint8)
         content = {
             "epoch": epoch,
             "step": step,
             "steps_per_execution": self._epoch_iterator.steps_per_execution,
             "run": run,
-            "data": position,
+            "data": encode(position, arrays, "data"),
         }
         self._writer.submit(
             functools.partial(
@@ -232,7 +239,9 @@ class BackupSession:
         )
         raise TrainingInterrupted(number)
 
-    def _check_data(self, content: dict[str, Any]) -> None:
+    def _check_data(
+        self, content: dict[str, Any], position: dict[str, Any]
+    ) -> None:
         steps = self._epoch_iterator.steps_per_execution
         if content["step"] % steps:
             raise ValueError(
@@ -242,7 +251,7 @@ class BackupSession:
                 f"it, such as the {content['steps_per_execution']} of the "
                 "backup."
             )
-        before = content["data"]["num_batches"]
+        before = position["num_batches"]
         now = self._epoch_iterator.num_batches
         if before and now and before != now and content["step"]:
             raise ValueError(

@@ -22,6 +22,10 @@ class OutOfMemoryError(MemoryError):
     """A step does not fit into memory, and nothing is left to try."""
 
 
+class TrainingDivergedError(RuntimeError):
+    """Too many steps in a row had losses or gradients that are not sound."""
+
+
 @dataclasses.dataclass(frozen=True)
 class StepFailure:
     """A step that failed and left no trace.
@@ -44,7 +48,7 @@ class StepFailure:
 class Remedy:
     """Knows another plan before a run, when a step fails, or when all is well.
 
-    Each method returns another plan with the reason, or `None`.
+    Each method but `drop` returns another plan with the reason, or `None`.
     """
 
     def prepare(
@@ -57,6 +61,13 @@ class Remedy:
 
         May raise a clearer error where it knows that there is no way on.
         """
+
+    def drop(self, failure: StepFailure) -> bool:
+        """Whether the batch that failed shall be left out.
+
+        May raise a clearer error where it knows that there is no way on.
+        """
+        return False
 
     def review(
         self, plan: ExecutionPlan, rows: int | None, shape_key: str, steps: int

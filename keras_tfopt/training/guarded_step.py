@@ -86,6 +86,17 @@ class GuardedStep:
         self._settings.set_state(plan)
         self._gathered = waiting
         self._logs = {}
+        if waiting:
+            # There may be no batch left to take the spec from.
+            self._functions.observe(None, waiting[0])
+
+    def set_check(self, check: Callable | None) -> None:
+        """Sets what looks at results before they are written, if anything.
+
+        Args:
+            check: As for `StepMode`.
+        """
+        self._functions.set_check(check)
 
     def end_epoch(self, logs: Any) -> Any:
         """Flushes at the end of an epoch and returns its last logs.
@@ -105,6 +116,7 @@ class GuardedStep:
         self._gathered = []
         self._logs = {}
         self.control.remedies.clear()
+        self.set_check(None)
 
     def _draw(self, iterator: Iterator) -> list[Any]:
         batches: list[Any] = []
@@ -140,7 +152,9 @@ class GuardedStep:
                 if not isinstance(error, Exception) or done == len(held):
                     raise
                 units, tried = units[done:], (*(() if done else tried), plan)
-                if not self.control.recover(error, units[0], tried, start):
+                if self.control.drop(error, units[0], tried):
+                    units, tried = units[1:], ()
+                elif not self.control.recover(error, units[0], tried, start):
                     raise
             else:
                 units, tried = units[len(held) :], ()

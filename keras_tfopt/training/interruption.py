@@ -1,10 +1,12 @@
 """Signals that ask a process to end, taken between two steps."""
 
+import inspect
 import os
 import signal
 import threading
 import types
 from typing import Any
+import weakref
 
 from keras_tfopt import _compat_fit
 
@@ -40,16 +42,22 @@ class SignalWatch:
     def __init__(self, names: tuple[str, ...]) -> None:
         self._numbers = [getattr(signal, name) for name in names]
         self._previous: dict[int, Any] = {}
+        self._epoch_iterator: Any = None
         self.pending: int | None = None
 
-    def install(self) -> None:
-        """Starts to note signals; Python allows it in the main thread only."""
+    def install(self, epoch_iterator: Any) -> None:
+        """Starts to note signals; Python allows it in the main thread only.
+
+        Args:
+            epoch_iterator: What the `fit` to interrupt iterates over.
+        """
         self.pending = None
+        self._epoch_iterator = weakref.ref(epoch_iterator)
         if threading.current_thread() is not threading.main_thread():
             return
         for number in self._numbers:
-            if number not in self._previous:
-                self._previous[number] = signal.signal(number, self._note)
+            _retire(number)
+            self._previous[number] = signal.signal(number, self._note)
 
     def remove(self) -> None:
         """Gives signals their meaning back."""
@@ -59,10 +67,21 @@ class SignalWatch:
         self._previous = {}
 
     def _note(self, number: int, frame: types.FrameType | None) -> None:
-        is_training = _compat_fit.fit_frame(frame) is not None
-        if is_training and self.pending is None:
+        if self.pending is None and self._is_running(frame):
             self.pending = number
             return
         # An exception ended `fit`, which tells nobody; or it is the second.
         self.remove()
         os.kill(os.getpid(), number)
+
+    def _is_running(self, frame: types.FrameType | None) -> bool:
+        return _compat_fit.is_running(self._epoch_iterator(), frame)
+
+
+def _retire(number: int) -> None:
+    """Takes the handlers of each `fit` away that an exception ended."""
+    frame = inspect.currentframe()
+    watch = getattr(signal.getsignal(number), "__self__", None)
+    while isinstance(watch, SignalWatch) and not watch._is_running(frame):
+        watch.remove()
+        watch = getattr(signal.getsignal(number), "__self__", None)

@@ -91,8 +91,8 @@ class RunState:
             optimizer.build(self._model.trainable_variables)
         self._find_variables()
         check_specs(
-            [_spec_of(entry) for entry in content["variables"]],
-            [_spec_of(entry) for entry in self._specs],
+            [spec_of_entry(entry) for entry in content["variables"]],
+            [spec_of_entry(entry) for entry in self._specs],
         )
         count = len(self._variables)
         values = [saved.arrays[f"{VARIABLES}{i}"] for i in range(count)]
@@ -159,7 +159,8 @@ class RunState:
         guard.set_state(content["plan"], waiting)
 
 
-def _spec_of(entry: list) -> VariableSpec:
+def spec_of_entry(entry: list) -> VariableSpec:
+    """Returns the spec of a variable in a backup."""
     path, shape, dtype = entry
     return VariableSpec(path, tuple(shape), dtype)
 
