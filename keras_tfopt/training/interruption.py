@@ -51,6 +51,7 @@ class SignalWatch:
         Args:
             epoch_iterator: What the `fit` to interrupt iterates over.
         """
+        self.remove()
         self.pending = None
         self._epoch_iterator = weakref.ref(epoch_iterator)
         if threading.current_thread() is not threading.main_thread():
