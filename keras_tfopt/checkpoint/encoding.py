@@ -81,7 +81,7 @@ def decode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     if kind == "scalar":
         return dtype_of(value["dtype"]).type(value["value"])
     if kind == "array":
-        return arrays[value["name"]]
+        return arrays[value["name"]].copy()
     if kind == "tuple":
         return tuple(decode(item, arrays) for item in value["items"])
     if kind == "op":

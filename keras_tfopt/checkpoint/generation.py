@@ -31,7 +31,7 @@ class Generation:
     Attributes:
         name: String. Name of its folder.
         state: Nest, as `json` reads it.
-        arrays: Dict of NumPy arrays by name.
+        arrays: Dict of NumPy arrays by name, which cannot be written to.
         is_finite: Boolean. Whether no variable holds NaN or infinity.
     """
 
@@ -114,8 +114,7 @@ def read_generation(storage: Storage, folder: str) -> Generation:
                     f"the checksum of array {entry['name']} is wrong"
                 )
             array = np.frombuffer(data, dtype_of(entry["dtype"]))
-            # Writable, as the arrays were that it stands for.
-            arrays[entry["name"]] = array.reshape(entry["shape"]).copy()
+            arrays[entry["name"]] = array.reshape(entry["shape"])
     name = folder.rpartition("/")[2]
     return Generation(name, manifest["state"], arrays, manifest["finite"])
 

@@ -43,7 +43,7 @@ def variables_of(model: keras.Model) -> list[Any]:
     """Returns all variables that training may write, each once.
 
     Weights, state and seeds of layers, slots and counters of the optimizer,
-    metrics, and TensorFlow's own variables that layers hold past Keras.
+    metrics, and TensorFlow's own variables that are attributes of layers.
     """
     optimizer = model.optimizer
     found = [

@@ -78,7 +78,7 @@ class BackupSession:
         watch_boundaries(self._epoch_iterator, self)
 
     def prepare(self, saved: Generation | None) -> None:
-        """Sets the model and the first epoch, before `fit` begins.
+        """Checks the model and sets the first epoch, before `fit` begins.
 
         Args:
             saved: `Generation` to come back to, or `None` to start anew.
@@ -92,7 +92,7 @@ class BackupSession:
             return
         content = saved.state["content"]
         self._check_data(content, decode(content["data"], saved.arrays))
-        self._state.restore_variables(saved, content["run"])
+        self._state.check(content["run"])
         _compat_fit.set_initial_epoch(self._model, content["epoch"])
         self._saved = saved
         self.run = saved.state["run"]

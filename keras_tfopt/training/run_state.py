@@ -75,11 +75,10 @@ class RunState:
         }
         return state, arrays
 
-    def restore_variables(self, saved: Generation, content: dict) -> None:
-        """Makes the model's variables where they are missing and sets them.
+    def check(self, content: dict) -> None:
+        """Makes the model's variables where they are missing and checks them.
 
         Args:
-            saved: `Generation`.
             content: What `capture` returned, as it was read.
 
         Raises:
@@ -94,18 +93,17 @@ class RunState:
             [spec_of_entry(entry) for entry in content["variables"]],
             [spec_of_entry(entry) for entry in self._specs],
         )
-        count = len(self._variables)
-        values = [saved.arrays[f"{VARIABLES}{i}"] for i in range(count)]
-        assign(self._variables, values)
 
     def restore(self, saved: Generation, content: dict) -> None:
-        """Puts back everything.
+        """Puts back everything, into a model that was checked.
 
         Args:
             saved: `Generation`.
             content: What `capture` returned, as it was read.
         """
-        self.restore_variables(saved, content)
+        count = len(self._variables)
+        values = [saved.arrays[f"{VARIABLES}{i}"] for i in range(count)]
+        assign(self._variables, values)
         history = self._model.history
         values, epochs = decode(content["history"], saved.arrays)
         history.history, history.epoch = values, epochs

@@ -73,6 +73,7 @@ def test_arrays_are_copied():
     result = decode(encoded, arrays)["a"]
     assert [list(values) for values in result] == [[0, 1, 2]] * 2
     assert result[1].dtype == "float16"
+    result[1][0] = 5
     assert all(name.startswith("p/") for name in arrays)
 
 
