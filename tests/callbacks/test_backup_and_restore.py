@@ -648,7 +648,7 @@ def test_signals(tmp_path):
             fit(model, extra=[backup, send])
         assert caught.value.code == 128 + number
         assert {s: signal.getsignal(s) for s in before} == before
-        # It is the epoch after the one that the backup lies in.
+        # The step under way is finished: the third of each epoch.
         assert int(model.optimizer.iterations) in (3, 10)
     outcome, steps = disturbed(small, tmp_path, ())
     assert steps[0] == 3
