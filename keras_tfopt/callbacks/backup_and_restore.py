@@ -11,6 +11,7 @@ from keras_tfopt.checkpoint.writer import wait_for_writers
 from keras_tfopt.plan import check_positive_integer
 from keras_tfopt.training.backup_session import BackupSession
 from keras_tfopt.training.interruption import SignalWatch
+from keras_tfopt.training.interruption import TrainingInterrupted
 from keras_tfopt.training.save_schedule import SaveSchedule
 
 SIGNALS = ("SIGTERM", "SIGINT", "SIGUSR1")
@@ -47,7 +48,8 @@ class BackupAndRestore(keras.callbacks.Callback):
     A signal (`SIGTERM`, `SIGINT`, `SIGUSR1`) lets the step finish, makes a
     backup and ends `fit` with `keras_tfopt.TrainingInterrupted`, a `SystemExit`
     whose exit code is 128 and the number of the signal. One that comes while
-    `fit` validates is obeyed when the next epoch begins.
+    `fit` validates is obeyed when the next epoch begins, or when `fit` ends;
+    the result is then in the last backup.
 
     Example:
 
@@ -169,6 +171,11 @@ class BackupAndRestore(keras.callbacks.Callback):
         session.end()
         self._signals.remove()
         self._ended_run = session.run
+        if self._signals.pending is not None:
+            # The process ends before anybody uses the result.
+            if not session.is_stopped:
+                session.save_result()
+            raise TrainingInterrupted(self._signals.pending)
         if session.is_stopped:
             return
         if self.delete_checkpoint:

@@ -655,6 +655,23 @@ def test_signals(tmp_path):
     assert_identical(outcome, expected)
 
 
+def test_a_signal_behind_the_last_step(tmp_path):
+    expected = undisturbed(small)
+
+    def send(epoch, logs):
+        if epoch == EPOCHS - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    backup = callbacks.BackupAndRestore(tmp_path / "b")
+    signal_at_end = keras.callbacks.LambdaCallback(on_epoch_end=send)
+    with pytest.raises(TrainingInterrupted):
+        fit(fresh(small), extra=[backup, signal_at_end])
+    outcome, steps = disturbed(small, tmp_path / "b", ())
+    assert steps == []
+    assert_identical(outcome, expected)
+    assert not (tmp_path / "b").exists()
+
+
 def test_a_signal_after_an_exception_means_what_it_meant(tmp_path):
     class Signal(Exception):
         pass
