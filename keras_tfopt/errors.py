@@ -16,6 +16,10 @@ class OutOfMemoryError(MemoryError):
     """A step does not fit into memory, and nothing is left to try."""
 
 
+class TrainingDivergedError(RuntimeError):
+    """Too many steps in a row had losses or gradients that are not sound."""
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that a device or the host is out of memory.
 

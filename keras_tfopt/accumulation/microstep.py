@@ -1,5 +1,6 @@
 """One micro-batch: forward, loss, gradients, metrics, and nothing written."""
 
+from collections.abc import Callable
 import dataclasses
 from typing import Any
 from typing import NamedTuple
@@ -58,11 +59,15 @@ class StepMode:
         name: String, for messages.
         training: Boolean. Whether layers run as in training.
         differentiates: Boolean. Whether there are gradients to apply.
+        check: Callable `(step, result)` that looks at what a step is going to
+            write. It returns operations that fail if it must not be written.
+            Defaults to `None`.
     """
 
     name: str
     training: bool
     differentiates: bool
+    check: Callable[[Any, Any], list[tf.Operation]] | None = None
 
 
 TRAINING = StepMode("training", training=True, differentiates=True)

@@ -3,7 +3,13 @@
 from keras_tfopt.callbacks.accumulation_scheduler import (
     AccumulationScheduler as AccumulationScheduler,
 )
+from keras_tfopt.callbacks.backup_and_restore import (
+    BackupAndRestore as BackupAndRestore,
+)
 from keras_tfopt.callbacks.dynamic_batch_size import (
     DynamicBatchSize as DynamicBatchSize,
+)
+from keras_tfopt.callbacks.non_finite_rollback import (
+    NonFiniteRollback as NonFiniteRollback,
 )
 from keras_tfopt.callbacks.oom_recovery import OOMRecovery as OOMRecovery

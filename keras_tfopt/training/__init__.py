@@ -2,6 +2,9 @@
 
 from keras_tfopt.training.installation import guard_of as guard_of
 from keras_tfopt.training.installation import remove_guard as remove_guard
+from keras_tfopt.training.interruption import (
+    TrainingInterrupted as TrainingInterrupted,
+)
 from keras_tfopt.training.memory_plan import MemoryPlan as MemoryPlan
 from keras_tfopt.training.memory_plan import plan_memory as plan_memory
 from keras_tfopt.training.mixin import AccumMixin as AccumMixin

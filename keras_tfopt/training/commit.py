@@ -1,5 +1,6 @@
 """The commit: all writes of a step, behind everything that can fail."""
 
+from typing import Any
 import warnings
 
 import keras
@@ -73,7 +74,9 @@ def commit(
         result: What it returned.
         log: `CommitLog` that notes beginning and end.
     """
+    check = step.mode.check or _no_check
     if tf.executing_eagerly():
+        check(step, result)
         log.mark()
         _write(model, step, result)
         log.mark()
@@ -81,6 +84,8 @@ def commit(
     # Without the barrier a write may run ahead of a gradient that fails.
     result, outputs = awaited(result)
     with tf.control_dependencies(outputs):
+        checks = check(step, result)
+    with tf.control_dependencies([*outputs, *checks]):
         begin = log.mark()
     with tf.control_dependencies([begin]):
         known = len(tf.compat.v1.get_default_graph().get_operations())
@@ -88,6 +93,10 @@ def commit(
         writes = writing_operations(known)
     with tf.control_dependencies(writes):
         log.mark()
+
+
+def _no_check(step: Any, result: StepResult) -> list[tf.Operation]:
+    return []
 
 
 def awaited(result: StepResult) -> tuple[StepResult, list[tf.Tensor]]:

@@ -31,7 +31,7 @@ class StepFailure:
 class Remedy:
     """Knows another plan before a run, when a step fails, or when all is well.
 
-    Each method returns another plan with the reason, or `None`.
+    Each method but `drop` returns another plan with the reason, or `None`.
     """
 
     def prepare(
@@ -44,6 +44,13 @@ class Remedy:
 
         May raise a clearer error where it knows that there is no way on.
         """
+
+    def drop(self, failure: StepFailure) -> bool:
+        """Whether the batch that failed shall be left out.
+
+        May raise a clearer error where it knows that there is no way on.
+        """
+        return False
 
     def review(
         self, plan: ExecutionPlan, rows: int | None, shape_key: str, steps: int

@@ -6,7 +6,7 @@ import warnings
 import keras
 import tensorflow as tf
 
-from keras_tfopt.accumulation import TRAINING
+from keras_tfopt.accumulation import StepMode
 from keras_tfopt.accumulation.microstep import Share
 from keras_tfopt.accumulation.split import check_rows
 from keras_tfopt.accumulation.split import count_rows
@@ -30,12 +30,18 @@ class GatheredStepFunction:
         spec: Nest of the specs of a batch.
         batch: The first batch.
         plan: The `ExecutionPlan` for each of the batches.
+        mode: `StepMode`.
     """
 
     capacity = 1
 
     def __init__(
-        self, model: keras.Model, spec: Any, batch: Any, plan: ExecutionPlan
+        self,
+        model: keras.Model,
+        spec: Any,
+        batch: Any,
+        plan: ExecutionPlan,
+        mode: StepMode,
     ) -> None:
         if plan.jit_compile:
             warnings.warn(
@@ -43,7 +49,7 @@ class GatheredStepFunction:
                 "differ in shape.",
                 stacklevel=2,
             )
-        self._step = step = split_step(model, spec, batch, TRAINING)
+        self._step = step = split_step(model, spec, batch, mode)
         self._log = log = CommitLog()
         self.settle = log.settle
         partition = partition_function(plan)

@@ -41,6 +41,7 @@ class GuardedStep:
         mode: StepMode = TRAINING,
     ) -> None:
         self._model = model
+        self._settings = settings
         self._functions = StepFunctions(model, mode)
         self.control = PlanControl(model, settings, mode.name)
         self._compilation = _compat.compilation_of(model)
@@ -77,6 +78,27 @@ class GuardedStep:
             window, self._gathered = self._gathered, []
             self._run([window], self._functions.gathered)
 
+    def get_state(self) -> tuple[dict[str, Any], list[Any]]:
+        """Returns the plan's state and the batches that wait for others."""
+        return self._settings.get_state(), list(self._gathered)
+
+    def set_state(self, plan: dict[str, Any], waiting: list[Any]) -> None:
+        """Puts back what `get_state` returned, at the start of a step."""
+        self._settings.set_state(plan)
+        self._gathered = waiting
+        self._logs = {}
+        if waiting:
+            # There may be no batch left to take the spec from.
+            self._functions.observe(None, waiting[0])
+
+    def set_check(self, check: Callable | None) -> None:
+        """Sets what looks at results before they are written, if anything.
+
+        Args:
+            check: As for `StepMode`.
+        """
+        self._functions.set_check(check)
+
     def end_epoch(self, logs: Any) -> Any:
         """Flushes at the end of an epoch and returns its last logs.
 
@@ -84,7 +106,8 @@ class GuardedStep:
             logs: What `fit` takes for the last logs. Logs of another function
                 mean that no epoch of training has ended.
         """
-        if logs is self._logs:
+        # A run that is restored behind its last batch has no logs yet.
+        if logs is self._logs or logs == self._logs == {}:
             self.flush()
             logs, self._logs = self._logs, {}
         return logs
@@ -94,6 +117,7 @@ class GuardedStep:
         self._gathered = []
         self._logs = {}
         self.control.remedies.clear()
+        self.set_check(None)
 
     def _gather(self, batches: list[Any]) -> None:
         for batch in batches:
@@ -119,7 +143,9 @@ class GuardedStep:
                 if not isinstance(error, Exception) or done == len(held):
                     raise
                 units, tried = units[done:], (*(() if done else tried), plan)
-                if not self.control.recover(error, units[0], tried, start):
+                if self.control.drop(error, units[0], tried):
+                    units, tried = units[1:], ()
+                elif not self.control.recover(error, units[0], tried, start):
                     raise
             else:
                 units, tried = units[len(held) :], ()

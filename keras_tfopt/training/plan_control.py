@@ -85,10 +85,7 @@ class PlanControl:
         Returns:
             Boolean. Whether the batch shall run again.
         """
-        spec = spec_of(batch)
-        failure = StepFailure(
-            error, self.plan, static_rows(spec), shape_key(spec), tried
-        )
+        failure = self._failure(error, batch, tried)
         for remedy in self.remedies:
             proposal = remedy.propose(failure)
             if proposal is not None:
@@ -97,6 +94,13 @@ class PlanControl:
                 self.change(*proposal, time.perf_counter() - start)
                 return True
         return False
+
+    def drop(
+        self, error: Exception, batch: Any, tried: tuple[ExecutionPlan, ...]
+    ) -> bool:
+        """Whether a remedy wants to leave out a batch that failed."""
+        failure = self._failure(error, batch, tried)
+        return any(remedy.drop(failure) for remedy in self.remedies)
 
     def review(self, batch: Any, steps: int) -> None:
         """Lets the remedies change the plan after good steps."""
@@ -108,6 +112,14 @@ class PlanControl:
             proposal = remedy.review(self.plan, rows, key, steps)
             if proposal is not None:
                 self.change(*proposal)
+
+    def _failure(
+        self, error: Exception, batch: Any, tried: tuple[ExecutionPlan, ...]
+    ) -> StepFailure:
+        spec = spec_of(batch)
+        return StepFailure(
+            error, self.plan, static_rows(spec), shape_key(spec), tried
+        )
 
     def change(
         self, plan: ExecutionPlan, reason: str, seconds: float = 0.0

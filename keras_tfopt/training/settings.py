@@ -1,5 +1,8 @@
 """How a model splits and gathers batches, and what became of its plan."""
 
+import dataclasses
+from typing import Any
+
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.plan import PlanEvent
 
@@ -40,6 +43,23 @@ class AccumulationSettings:
         event = PlanEvent(step, reason, self.plan, plan, seconds)
         self.plan_events += (event,)
         self.plan = plan
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the plan and its events, as JSON takes them."""
+        events = [dataclasses.asdict(event) for event in self.plan_events]
+        return {"plan": dataclasses.asdict(self.plan), "events": events}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Puts plan and events of another run in force."""
+
+        def plan(fields: dict[str, Any]) -> ExecutionPlan:
+            return ExecutionPlan(**fields)
+
+        self.plan = plan(state["plan"])
+        self.plan_events = tuple(
+            PlanEvent(**{**e, "old": plan(e["old"]), "new": plan(e["new"])})
+            for e in state["events"]
+        )
 
     def get_config(self) -> dict[str, int]:
         """Returns the settings that are set, as JSON takes them."""

@@ -1,5 +1,7 @@
 """The functions that a model's steps were compiled to so far."""
 
+from collections.abc import Callable
+import dataclasses
 from typing import Any
 
 import keras
@@ -27,7 +29,9 @@ class StepFunctions:
     def __init__(self, model: keras.Model, mode: StepMode) -> None:
         self._model = model
         self._mode = mode
-        self._functions: dict[Any, Any] = {}
+        # Callbacks that check results come and go with each `fit`.
+        self._by_check: dict[Any, dict[Any, Any]] = {}
+        self._functions = self._by_check.setdefault(None, {})
         self._values: dict[int, tf.Tensor] = {}
         self._raw_spec: Any = None
         self._spec: Any = None
@@ -43,6 +47,15 @@ class StepFunctions:
             self._raw_spec = raw_spec
             self._spec = convert(raw_spec)
             self._spec_key = repr(self._spec)
+
+    def set_check(self, check: Callable | None) -> None:
+        """Sets what looks at results before they are written.
+
+        Args:
+            check: As for `StepMode`.
+        """
+        self._mode = dataclasses.replace(self._mode, check=check)
+        self._functions = self._by_check.setdefault(check, {})
 
     def value(self, plan: ExecutionPlan) -> tf.Tensor:
         """Returns the planned number or size of micro-batches as a tensor."""
@@ -91,7 +104,7 @@ class StepFunctions:
         key = ("gathered", _is_by_size(plan), self._spec_key)
         if key not in self._functions:
             self._functions[key] = GatheredStepFunction(
-                self._model, self._spec, window[0], plan
+                self._model, self._spec, window[0], plan, self._mode
             )
         return self._functions[key]
 

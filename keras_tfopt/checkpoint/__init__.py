@@ -1,0 +1,1 @@
+"""The full state of a training run, on disk and back."""

@@ -1,0 +1,1 @@
+"""Where a training run is in its data."""
