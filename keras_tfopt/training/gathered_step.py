@@ -33,6 +33,7 @@ class GatheredStepFunction:
     """
 
     capacity = 1
+    compiled = None
 
     def __init__(
         self, model: keras.Model, spec: Any, batch: Any, plan: ExecutionPlan

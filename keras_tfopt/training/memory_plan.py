@@ -178,7 +178,8 @@ class PlanAhead(Remedy):
     ) -> tuple[ExecutionPlan, str] | None:
         """Returns the plan with the largest micro-batch that fits."""
         found = plan_memory(model, batch, max_utilization=self._max_utilization)
-        return found.plan, (
+        planned = dataclasses.replace(found.plan, jit_compile=plan.jit_compile)
+        return planned, (
             f"planned for {found.limit_bytes / 2**20:.0f} MiB with "
             f"{len(found.probes)} probes"
         )

@@ -63,7 +63,10 @@ class MicrobatchLadder(Remedy):
     ) -> tuple[ExecutionPlan, str] | None:
         """Returns a plan with twice the micro-batch when it is time."""
         self._good_steps += steps
-        if plan == self._original or rows is None or self._grow_after is None:
+        original = dataclasses.replace(
+            self._original, jit_compile=plan.jit_compile
+        )
+        if plan == original or rows is None or self._grow_after is None:
             return None
         # A short batch says nothing about the room that others need.
         rows = max(rows, self._rows.get(shape_key, 0))
@@ -72,8 +75,8 @@ class MicrobatchLadder(Remedy):
             return None
         reason = f"{self._good_steps} steps without a failure"
         self._good_steps = 0
-        if size >= self._original.rows_of_microbatch(rows):
-            return self._original, reason
+        if size >= original.rows_of_microbatch(rows):
+            return original, reason
         return _resized(plan, size), reason
 
     def _patience(self, shape_key: str, size: int) -> int:

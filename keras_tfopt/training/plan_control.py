@@ -6,13 +6,15 @@ from typing import Any
 
 import keras
 
+from keras_tfopt.compilation.shapes import shapes_of
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.plan import PlanEvent
 from keras_tfopt.training.batch import spec_of
 from keras_tfopt.training.batch import static_rows
 from keras_tfopt.training.failure import Remedy
 from keras_tfopt.training.failure import StepFailure
-from keras_tfopt.training.failure import describe
+from keras_tfopt.training.failure import StepReport
+from keras_tfopt.training.failure import describe_change
 from keras_tfopt.training.failure import shape_key
 from keras_tfopt.training.settings import AccumulationSettings
 
@@ -28,6 +30,7 @@ class PlanControl:
         work: String. What runs under the plan, for the log.
 
     Attributes:
+        work: As given.
         remedies: List of `Remedy`, asked in order.
     """
 
@@ -36,7 +39,7 @@ class PlanControl:
     ) -> None:
         self._model = model
         self._settings = settings
-        self._work = work
+        self.work = work
         self._is_prepared = False
         self.remedies: list[Remedy] = []
 
@@ -52,8 +55,53 @@ class PlanControl:
 
     def register(self, remedy: Remedy) -> None:
         """Adds a remedy, behind those that are there."""
-        self.remedies.append(remedy)
-        self._is_prepared = False
+        self._register(len(self.remedies), remedy)
+
+    def register_first(self, remedy: Remedy) -> None:
+        """Adds a remedy, before those that are there."""
+        self._register(0, remedy)
+
+    def unregister(self, remedy: Remedy) -> None:
+        """Takes a remedy out, with what needs its care."""
+        if remedy in self.remedies:
+            self.remedies.remove(remedy)
+            self._settings.plan = remedy.withdraw(self.plan)
+
+    def clear(self) -> None:
+        """Takes all remedies out."""
+        for remedy in list(self.remedies):
+            self.unregister(remedy)
+
+    def change_plan(self, plan: ExecutionPlan, reason: str) -> None:
+        """Puts another plan in force, from the next step on."""
+        if plan != self.plan:
+            self._change(plan, reason, 0.0)
+
+    def plan_for(self, batch: Any) -> ExecutionPlan:
+        """Returns the plan in force, as the remedies adapt it to a batch."""
+        plan = self.plan
+        for remedy in self.remedies:
+            plan = remedy.adapt(plan, batch)
+        return plan
+
+    def alike(self, batches: list[Any], plan: ExecutionPlan) -> list[Any]:
+        """Returns the batches at the front that run under one plan.
+
+        Args:
+            batches: List of nests of tensors.
+            plan: What `plan_for` returned for the first.
+        """
+        if not self.remedies:
+            return batches
+        shapes = shapes_of(batches[0])
+        count = 1
+        for batch in batches[1:]:
+            # XLA compiles for each shape.
+            is_other = plan.jit_compile and shapes_of(batch) != shapes
+            if is_other or self.plan_for(batch) != plan:
+                break
+            count += 1
+        return batches[:count]
 
     def prepare(self, batch: Any) -> None:
         """Lets the remedies change the plan before the first batch."""
@@ -106,15 +154,25 @@ class PlanControl:
             if proposal is not None:
                 self._change(*proposal, 0.0)
 
+    def observe(self, report: StepReport) -> None:
+        """Lets the remedies look at the cost of good steps."""
+        for remedy in self.remedies:
+            remedy.observe(report)
+
+    def _register(self, index: int, remedy: Remedy) -> None:
+        self.remedies.insert(index, remedy)
+        # Neither this nor taking it back is a decision, so not an event.
+        self._settings.plan = remedy.resume(self.plan)
+        self._is_prepared = False
+
     def _change(self, plan: ExecutionPlan, reason: str, seconds: float) -> None:
         optimizer = self._model.optimizer
         step = 0 if optimizer is None else int(optimizer.iterations)
         _logger.warning(
-            "Step %d: %s changes from %s to %s, %.1f s lost: %s",
+            "Step %d: %s %s, %.1f s lost: %s",
             step,
-            self._work,
-            describe(self.plan),
-            describe(plan),
+            self.work,
+            describe_change(self.plan, plan),
             seconds,
             reason,
         )

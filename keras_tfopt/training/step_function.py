@@ -40,6 +40,8 @@ class StepFunction:
         check: Callable that refuses a batch, or `None`. Defaults to `None`.
         unmanaged: Variables that the pure step writes past Keras; they are put
             back when it fails. Defaults to none.
+        compiled: The function inside of `pure` that XLA compiles, or `None`.
+            Defaults to `None`.
     """
 
     def __init__(
@@ -51,8 +53,10 @@ class StepFunction:
         capacity: int,
         check: Callable[[Any], None] | None = None,
         unmanaged: tuple[tf.Variable, ...] = (),
+        compiled: Any = None,
     ) -> None:
         self._check = check
+        self.compiled = compiled
         self.capacity = capacity
         self._unmanaged = unmanaged
         self._log = log = CommitLog()
@@ -167,6 +171,7 @@ def whole_step_function(
         spec,
         capacity,
         unmanaged=effects.variables,
+        compiled=compiled if jit_compile else None,
     )
 
 
@@ -200,6 +205,7 @@ def split_step_function(
     def pure(batch: Any, value: tf.Tensor) -> StepResult:
         return step(batch, partition(count_rows(batch), value))
 
+    compiled = None
     if plan.jit_compile:
         fixed = partition(static_rows(spec), split_number(plan))
         compiled = as_compiled(lambda batch: step(batch, fixed), True)
@@ -207,7 +213,9 @@ def split_step_function(
         def pure(batch: Any, value: tf.Tensor) -> StepResult:
             return compiled(batch)
 
-    return StepFunction(model, step, pure, spec, capacity, check_rows)
+    return StepFunction(
+        model, step, pure, spec, capacity, check_rows, compiled=compiled
+    )
 
 
 def split_step(

@@ -1,0 +1,161 @@
+"""XLA in `fit`, where it works."""
+
+from typing import Any
+
+import keras
+
+from keras_tfopt.compilation import CompilationSettings
+from keras_tfopt.compilation import CompilationStats
+from keras_tfopt.compilation.settings import check_mode
+from keras_tfopt.plan import PlanEvent
+from keras_tfopt.training import guard_of
+from keras_tfopt.training import remove_guard
+from keras_tfopt.training.plan_control import PlanControl
+from keras_tfopt.training.xla_policy import XLAPolicy
+
+
+class XLACompilation(keras.callbacks.Callback):
+    """Compiles training steps with XLA, and goes on without it on failure.
+
+    XLA compiles the pure part of a step only, which writes nothing. What it
+    refuses, when it is traced, compiled or run, at the first batch or a later
+    one, runs again on the same batch without it: nothing is lost, and the run
+    continues without XLA. A step that fails without XLA as well raises the
+    error that it raises there.
+
+    XLA compiles once for each shape of a batch, which takes seconds. A batch
+    that only has fewer rows than others, like the last one of an epoch, runs
+    uncompiled, and so do new shapes beyond the limits. The numbers that XLA
+    draws for dropout differ from those of TensorFlow.
+
+    It works on any compiled Keras model without a `train_step` of its own, for
+    training, for validation and for `evaluate`. Each decision is a `PlanEvent`
+    and one line in the log `keras_tfopt`.
+
+    Example:
+
+    ```python
+    import keras
+    from keras_tfopt import callbacks
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    xla = callbacks.XLACompilation(max_shapes=4)
+    x, y = keras.ops.ones((16, 4)), keras.ops.ones((16, 1))
+    model.fit(x, y, batch_size=8, callbacks=[xla], verbose=0)
+    assert xla.stats().successes == 1
+    ```
+
+    Args:
+        mode: String. `"on"` compiles, `"off"` does not. Defaults to `"on"`.
+        max_shapes: Integer. Most shapes to compile each function for. Defaults
+            to 100.
+        max_compile_seconds: Float or `None`. Most seconds to spend on
+            compiling each function; `None` sets no limit. Defaults to 600.
+        on_new_shape: String. `"compile"`, or `"fallback"` to compile for the
+            first shape only and run others uncompiled. Defaults to
+            `"compile"`.
+        compile_short_batches: Boolean. Whether to compile also for a batch that
+            differs from others by having fewer rows only. Defaults to `False`.
+        check_every: Integer or `None`. Every how many steps one runs
+            uncompiled: XLA drops assertions and `check_numerics`. Defaults to
+            `None`, never.
+
+    Raises:
+        ValueError: If a value is none of these.
+    """
+
+    def __init__(
+        self,
+        mode: str = "on",
+        max_shapes: int = 100,
+        max_compile_seconds: float | None = 600.0,
+        on_new_shape: str = "compile",
+        compile_short_batches: bool = False,
+        check_every: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.settings = CompilationSettings(
+            mode=mode,
+            max_shapes=max_shapes,
+            max_compile_seconds=max_compile_seconds,
+            on_new_shape=on_new_shape,
+            compile_short_batches=compile_short_batches,
+            check_every=check_every,
+        )
+        self._policies: dict[str, XLAPolicy] = {}
+        self._controls: dict[str, PlanControl] = {}
+
+    @property
+    def plan_events(self) -> tuple[PlanEvent, ...]:
+        """Decisions about the plans of training and evaluation so far."""
+        return tuple(
+            event
+            for control in self._controls.values()
+            for event in control.plan_events
+        )
+
+    def stats(self, role: str = "train") -> CompilationStats:
+        """Returns what compiling cost so far.
+
+        Args:
+            role: String. `"train"` or `"test"`. Defaults to `"train"`.
+
+        Returns:
+            `CompilationStats`.
+        """
+        if role not in self._policies:
+            return CompilationStats()
+        return self._policies[role].ledger.stats()
+
+    def switch(self, mode: str) -> None:
+        """Turns XLA on or off from the next step on, also inside of an epoch.
+
+        Turning it on again forgets that it failed.
+
+        Args:
+            mode: String. As for the class.
+
+        Raises:
+            ValueError: If there is no such mode.
+        """
+        check_mode(mode)
+        for role, policy in self._policies.items():
+            policy.switch(mode)
+            control = self._controls[role]
+            if policy in control.remedies:
+                control.change_plan(
+                    policy.resume(control.plan), f"XLA was switched {mode}"
+                )
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Registers with the guarded step of the model."""
+        self._register("train")
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Takes the registration back, and XLA with it."""
+        self._unregister("train")
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Registers with the guarded evaluation step of the model."""
+        self._register("test")
+
+    def on_test_end(self, logs: Any = None) -> None:
+        """Takes the registration back, and XLA with it."""
+        self._unregister("test")
+
+    def _register(self, role: str) -> None:
+        control = guard_of(self.model, role).control
+        if self._controls.get(role) is not control:
+            self._controls[role] = control
+            self._policies[role] = XLAPolicy(
+                self.settings, control.work, control.plan.jit_compile
+            )
+        # Before others: it answers for XLA alone.
+        control.register_first(self._policies[role])
+
+    def _unregister(self, role: str) -> None:
+        control = self._controls[role]
+        control.unregister(self._policies[role])
+        if not control.remedies:
+            remove_guard(self.model, role)
