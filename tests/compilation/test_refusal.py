@@ -43,13 +43,6 @@ def test_operation_and_layer_of_a_model(bad):
     assert str(refusal).startswith(f"operation AsString of layer '{bad}': Det")
 
 
-def test_a_shape_that_is_a_value():
-    error = _refused(lambda x: tf.range(tf.reduce_sum(x)), tf.ones((2,)))
-    refusal = describe_refusal(error, [])
-    assert (refusal.operation, refusal.layer) == ("Range", None)
-    assert "must be a compile-time constant" in refusal.text
-
-
 def test_a_shape_that_is_too_large():
     def function(x):
         taken = tf.boolean_mask(x, x > 0)
