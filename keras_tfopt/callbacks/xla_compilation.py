@@ -47,7 +47,10 @@ class XLACompilation(keras.callbacks.Callback):
     ```
 
     Args:
-        mode: String. `"on"` compiles, `"off"` does not. Defaults to `"on"`.
+        mode: String. `"on"` compiles, `"off"` does not, and `"auto"` measures
+            some steps with XLA and some without, by turns, and keeps what is
+            faster, or what fits, under the plan in force; again when the plan
+            changes. Defaults to `"on"`.
         max_shapes: Integer. Most shapes to compile each function for. Defaults
             to 100.
         max_compile_seconds: Float or `None`. Most seconds to spend on
@@ -60,6 +63,8 @@ class XLACompilation(keras.callbacks.Callback):
         check_every: Integer or `None`. Every how many steps one runs
             uncompiled: XLA drops assertions and `check_numerics`. Defaults to
             `None`, never.
+        trial_steps: Integer. Calls of each kind that `"auto"` measures.
+            Defaults to 10.
 
     Raises:
         ValueError: If a value is none of these.
@@ -73,6 +78,7 @@ class XLACompilation(keras.callbacks.Callback):
         on_new_shape: str = "compile",
         compile_short_batches: bool = False,
         check_every: int | None = None,
+        trial_steps: int = 10,
     ) -> None:
         super().__init__()
         self.settings = CompilationSettings(
@@ -82,6 +88,7 @@ class XLACompilation(keras.callbacks.Callback):
             on_new_shape=on_new_shape,
             compile_short_batches=compile_short_batches,
             check_every=check_every,
+            trial_steps=trial_steps,
         )
         self._policies: dict[str, XLAPolicy] = {}
         self._controls: dict[str, PlanControl] = {}

@@ -19,6 +19,7 @@ from keras_tfopt.training.failure import Remedy
 from keras_tfopt.training.failure import StepFailure
 from keras_tfopt.training.failure import StepReport
 from keras_tfopt.training.failure import is_out_of_memory
+from keras_tfopt.training.xla_trial import XLATrial
 
 _logger = logging.getLogger("keras_tfopt")
 
@@ -47,74 +48,92 @@ class XLAPolicy(Remedy):
     ) -> None:
         self._settings = settings
         self._work = work
-        self._layers: frozenset[str] = frozenset()
-        self._wants_xla = settings.mode == "on"
-        self._decided: bool | None = None
         self._jit_compile = jit_compile
+        self._mode = settings.mode
+        self._layers: frozenset[str] | None = None
+        self._obstacle: str | None = None
+        self._is_refused = False
         self._is_suspected = False
+        self._trial: XLATrial | None = None
+        self._trial_plan: ExecutionPlan | None = None
+        self._decisions: dict[ExecutionPlan, bool] = {}
         self._unchecked_steps = 0
         self.ledger = CompilationLedger(settings)
 
     def switch(self, mode: str) -> None:
-        """Decides for another mode, whatever failed before."""
-        self._decided = mode == "on"
-        self._is_suspected = False
+        """Changes the mode, whatever failed or was measured before."""
+        self._mode = mode
+        self._is_refused = self._is_suspected = False
+        self._trial = self._trial_plan = None
+        self._decisions = {}
 
     def resume(self, plan: ExecutionPlan) -> ExecutionPlan:
         """Returns the plan as decided before."""
         self._is_suspected = False
-        if self._decided is None:
-            return plan
-        return dataclasses.replace(plan, jit_compile=self._decided)
+        wanted = None if self._layers is None else self._decision(plan)
+        return plan if wanted is None else _with_xla(plan, wanted)
 
     def withdraw(self, plan: ExecutionPlan) -> ExecutionPlan:
         """Returns the plan with XLA as `compile` asked for it."""
-        return dataclasses.replace(plan, jit_compile=self._jit_compile)
+        return _with_xla(plan, self._jit_compile)
 
     def prepare(
         self, model: keras.Model, batch: Any, plan: ExecutionPlan
     ) -> tuple[ExecutionPlan, str] | None:
-        """Decides before the first batch."""
+        """Decides before the first batch, where there is nothing to measure."""
+        if self._layers is not None:
+            return None
         layers = list(_compat.layers_of(model))
         self._layers = frozenset(layer.name for layer in layers)
-        if self._decided is not None:
+        self._obstacle = _obstacle(model, layers)
+        if self._obstacle and self._mode != "off":
+            _logger.warning(
+                "%s runs without XLA: %s", self._work, self._obstacle
+            )
+        wanted = self._decision(plan)
+        if wanted is None:
             return None
-        obstacle = _obstacle(model, layers) if self._wants_xla else None
-        self._decided = self._wants_xla and obstacle is None
-        reason = obstacle or f"XLA is {self._settings.mode}"
-        if obstacle and not plan.jit_compile:
-            _logger.warning("%s runs without XLA: %s", self._work, obstacle)
-        return dataclasses.replace(plan, jit_compile=self._decided), reason
+        reason = self._obstacle or f"XLA is {self._mode}"
+        return _with_xla(plan, wanted), reason
 
     def adapt(self, plan: ExecutionPlan, batch: Any) -> ExecutionPlan:
-        """Returns the plan without XLA for batches not worth compiling."""
-        if not plan.jit_compile:
-            return plan
-        is_compiled = not self._is_check_due and self.ledger.admits(
-            _split(plan), shapes_of(batch)
+        """Returns the plan with XLA for the batches that it is good for."""
+        shapes = shapes_of(batch)
+        wanted = plan.jit_compile
+        if self._mode == "auto":
+            measured = self._decision(plan)
+            if measured is None:
+                measured = self._trial_of(plan).wants_xla(shapes)
+            wanted = measured
+        is_compiled = (
+            wanted
+            and not self._is_check_due
+            and self.ledger.admits(_split(plan), shapes)
         )
-        return dataclasses.replace(plan, jit_compile=is_compiled)
+        return _with_xla(plan, is_compiled)
 
     def propose(self, failure: StepFailure) -> tuple[ExecutionPlan, str] | None:
         """Returns the plan without XLA if the step ran with it."""
+        is_memory = is_out_of_memory(failure.error)
         if not failure.tried[-1].jit_compile:
-            is_other = not is_out_of_memory(failure.error)
-            if self._is_suspected and is_other:
+            if self._is_suspected and not is_memory:
                 # XLA was not the reason: the next run may use it again.
-                self._is_suspected = False
-                self._decided = True
+                self._is_refused = self._is_suspected = False
             return None
-        if is_out_of_memory(failure.error):
-            return None
+        plan = _with_xla(failure.plan, False)
+        if is_memory:
+            if self._trial is None or not self._trial.has_run_plain:
+                return None
+            self._end_trial(False)
+            return plan, "out of memory with XLA, which the step does without"
         self.ledger.note_failure()
-        self._is_suspected = True
-        self._decided = False
-        refusal = describe_refusal(failure.error, self._layers)
-        plan = dataclasses.replace(failure.plan, jit_compile=False)
+        self._is_refused = self._is_suspected = True
+        self._trial = self._trial_plan = None
+        refusal = describe_refusal(failure.error, self._layers or ())
         return plan, f"failed under XLA, {refusal}"
 
     def observe(self, report: StepReport) -> None:
-        """Enters steps into the ledger and warns of many shapes."""
+        """Enters steps into ledger and trial, and warns of many shapes."""
         is_compiled = (
             report.plan.jit_compile and report.function.compiled is not None
         )
@@ -132,6 +151,42 @@ class XLAPolicy(Remedy):
         )
         if is_new:
             self._warn_of_shapes(shapes)
+        if self._trial is not None:
+            self._trial.note(report, shapes)
+
+    def review(
+        self, plan: ExecutionPlan, rows: int | None, shape_key: str, steps: int
+    ) -> tuple[ExecutionPlan, str] | None:
+        """Returns the plan that a trial found to be faster."""
+        if self._trial is not None and self._trial.is_complete:
+            wanted, reason = self._trial.decide()
+            self._end_trial(wanted)
+            return _with_xla(plan, wanted), reason
+        measured = self._decisions.get(_with_xla(plan, False))
+        if measured in (None, plan.jit_compile) or self._mode != "auto":
+            return None
+        return _with_xla(plan, measured), "as measured before under this plan"
+
+    def _decision(self, plan: ExecutionPlan) -> bool | None:
+        """Whether to use XLA under a plan; `None` if it is to be measured."""
+        if self._obstacle or self._is_refused:
+            return False
+        if self._mode == "auto":
+            return self._decisions.get(_with_xla(plan, False))
+        return self._mode == "on"
+
+    def _trial_of(self, plan: ExecutionPlan) -> XLATrial:
+        """Returns the trial under a plan; another plan needs another trial."""
+        plain = _with_xla(plan, False)
+        if self._trial is None or self._trial_plan != plain:
+            self._trial = XLATrial(self._settings.trial_steps)
+            self._trial_plan = plain
+        return self._trial
+
+    def _end_trial(self, wanted: bool) -> None:
+        if self._trial_plan is not None:
+            self._decisions[self._trial_plan] = wanted
+        self._trial = self._trial_plan = None
 
     @property
     def _is_check_due(self) -> bool:
@@ -160,6 +215,10 @@ class XLAPolicy(Remedy):
                 describe_shapes(shapes),
                 seen,
             )
+
+
+def _with_xla(plan: ExecutionPlan, jit_compile: bool) -> ExecutionPlan:
+    return dataclasses.replace(plan, jit_compile=jit_compile)
 
 
 def _split(plan: ExecutionPlan) -> Hashable:
