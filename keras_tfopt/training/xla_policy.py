@@ -52,7 +52,8 @@ class XLAPolicy(Remedy):
         self._mode = settings.mode
         self._layers: frozenset[str] | None = None
         self._obstacle: str | None = None
-        self._is_refused = False
+        # Plans without regard to XLA. Another split is another function.
+        self._refused: set[ExecutionPlan] = set()
         self._is_suspected = False
         self._trial: XLATrial | None = None
         self._trial_plan: ExecutionPlan | None = None
@@ -63,7 +64,8 @@ class XLAPolicy(Remedy):
     def switch(self, mode: str) -> None:
         """Changes the mode, whatever failed or was measured before."""
         self._mode = mode
-        self._is_refused = self._is_suspected = False
+        self._is_suspected = False
+        self._refused = set()
         self._trial = self._trial_plan = None
         self._decisions = {}
 
@@ -115,19 +117,21 @@ class XLAPolicy(Remedy):
     def propose(self, failure: StepFailure) -> tuple[ExecutionPlan, str] | None:
         """Returns the plan without XLA if the step ran with it."""
         is_memory = is_out_of_memory(failure.error)
+        plan = _with_xla(failure.plan, False)
         if not failure.tried[-1].jit_compile:
             if self._is_suspected and not is_memory:
                 # XLA was not the reason: the next run may use it again.
-                self._is_refused = self._is_suspected = False
+                self._is_suspected = False
+                self._refused.discard(plan)
             return None
-        plan = _with_xla(failure.plan, False)
         if is_memory:
             if self._trial is None or not self._trial.has_run_plain:
                 return None
             self._end_trial(False)
             return plan, "out of memory with XLA, which the step does without"
         self.ledger.note_failure()
-        self._is_refused = self._is_suspected = True
+        self._is_suspected = True
+        self._refused.add(plan)
         self._trial = self._trial_plan = None
         refusal = describe_refusal(failure.error, self._layers or ())
         return plan, f"failed under XLA, {refusal}"
@@ -162,14 +166,14 @@ class XLAPolicy(Remedy):
             wanted, reason = self._trial.decide()
             self._end_trial(wanted)
             return _with_xla(plan, wanted), reason
-        measured = self._decisions.get(_with_xla(plan, False))
+        measured = self._decision(plan)
         if measured in (None, plan.jit_compile) or self._mode != "auto":
             return None
         return _with_xla(plan, measured), "as measured before under this plan"
 
     def _decision(self, plan: ExecutionPlan) -> bool | None:
         """Whether to use XLA under a plan; `None` if it is to be measured."""
-        if self._obstacle or self._is_refused:
+        if self._obstacle or _with_xla(plan, False) in self._refused:
             return False
         if self._mode == "auto":
             return self._decisions.get(_with_xla(plan, False))
