@@ -344,6 +344,31 @@ def test_device_memory_limit():
     assert _compat.device_memory_limit("GPU:99") is None
 
 
+def test_parse_hlo_and_sizes_of_shapes():
+    function = tf.function(
+        lambda x: (tf.cast(x > 0, tf.float16), x > 1), jit_compile=True
+    )
+    get = function.experimental_get_compiler_ir(tf.ones((3, 4)))
+    module = _compat.parse_hlo(get("optimized_hlo_proto_serialized"))
+    instructions = {
+        instruction.id: instruction
+        for computation in module.computations
+        for instruction in computation.instructions
+    }
+    (root,) = (
+        instructions[computation.root_id]
+        for computation in module.computations
+        if computation.id == module.entry_computation_id
+    )
+    assert root.opcode == "tuple"
+    sizes = [
+        _compat.hlo_shape_bytes(instructions[operand].shape)
+        for operand in root.operand_ids
+    ]
+    assert sizes == [24, 12]
+    assert _compat.hlo_shape_bytes(root.shape) == 0
+
+
 def test_every_function_is_tested_here():
     names = [
         name

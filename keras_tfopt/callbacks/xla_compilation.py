@@ -1,11 +1,16 @@
 """XLA in `fit`, where it works."""
 
+import functools
+import os
+import pathlib
 from typing import Any
 
 import keras
 
 from keras_tfopt.compilation import CompilationSettings
 from keras_tfopt.compilation import CompilationStats
+from keras_tfopt.compilation.inspection import CompiledFunction
+from keras_tfopt.compilation.report import report_table
 from keras_tfopt.compilation.settings import check_mode
 from keras_tfopt.plan import PlanEvent
 from keras_tfopt.training import guard_of
@@ -65,6 +70,12 @@ class XLACompilation(keras.callbacks.Callback):
             `None`, never.
         trial_steps: Integer. Calls of each kind that `"auto"` measures.
             Defaults to 10.
+        dump_dir: Path or `None`. Directory to write to, when training ends,
+            what XLA made of each function for the shape that most steps ran
+            with: HLO, StableHLO and a graph for Graphviz. Takes one more
+            compilation for each file. Defaults to `None`.
+        max_dump_bytes: Integer. What the files of one function may take.
+            Defaults to 64 MiB.
 
     Raises:
         ValueError: If a value is none of these.
@@ -79,6 +90,8 @@ class XLACompilation(keras.callbacks.Callback):
         compile_short_batches: bool = False,
         check_every: int | None = None,
         trial_steps: int = 10,
+        dump_dir: str | os.PathLike | None = None,
+        max_dump_bytes: int = 2**26,
     ) -> None:
         super().__init__()
         self.settings = CompilationSettings(
@@ -89,6 +102,8 @@ class XLACompilation(keras.callbacks.Callback):
             compile_short_batches=compile_short_batches,
             check_every=check_every,
             trial_steps=trial_steps,
+            dump_dir=dump_dir,
+            max_dump_bytes=max_dump_bytes,
         )
         self._policies: dict[str, XLAPolicy] = {}
         self._controls: dict[str, PlanControl] = {}
@@ -115,6 +130,16 @@ class XLACompilation(keras.callbacks.Callback):
             return CompilationStats()
         return self._policies[role].ledger.stats()
 
+    def report(self) -> str:
+        """Returns the account of XLA as a table, with what it fused.
+
+        Compiles the main shape of each function once more, to look at it.
+        """
+        for policy in self._policies.values():
+            if policy.ledger.fusion is None:
+                policy.ledger.fusion = policy.inspect(CompiledFunction.fusion)
+        return report_table({role: self.stats(role) for role in self._policies})
+
     def switch(self, mode: str) -> None:
         """Turns XLA on or off from the next step on, also inside of an epoch.
 
@@ -140,8 +165,9 @@ class XLACompilation(keras.callbacks.Callback):
         self._register("train")
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Takes the registration back, and XLA with it."""
+        """Takes the registration back, and XLA with it, and writes dumps."""
         self._unregister("train")
+        self._dump()
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Registers with the guarded evaluation step of the model."""
@@ -160,6 +186,19 @@ class XLACompilation(keras.callbacks.Callback):
             )
         # Before others: it answers for XLA alone.
         control.register_first(self._policies[role])
+
+    def _dump(self) -> None:
+        if self.settings.dump_dir is None:
+            return
+        for role, policy in self._policies.items():
+            policy.inspect(
+                functools.partial(
+                    CompiledFunction.dump,
+                    directory=pathlib.Path(self.settings.dump_dir),
+                    name=role,
+                    max_bytes=self.settings.max_dump_bytes,
+                )
+            )
 
     def _unregister(self, role: str) -> None:
         control = self._controls[role]

@@ -3,6 +3,7 @@
 from collections.abc import Hashable
 import dataclasses
 
+from keras_tfopt.compilation.fusion import FusionFigures
 from keras_tfopt.compilation.settings import CompilationSettings
 from keras_tfopt.compilation.shapes import Shapes
 from keras_tfopt.compilation.shapes import is_shorter
@@ -17,6 +18,11 @@ class _Entry:
     first_steps: int
     later_seconds: float = 0.0
     later_steps: int = 0
+
+    @property
+    def steps(self) -> int:
+        """Steps that ran with the shape."""
+        return self.first_steps + self.later_steps
 
     @property
     def compile_seconds(self) -> float:
@@ -35,6 +41,9 @@ class CompilationLedger:
 
     Args:
         settings: `CompilationSettings`.
+
+    Attributes:
+        fusion: `FusionFigures`, once somebody has looked, or `None`.
     """
 
     def __init__(self, settings: CompilationSettings) -> None:
@@ -46,6 +55,7 @@ class CompilationLedger:
         self._seconds = 0.0
         self._steps = 0
         self._uncompiled: set[Shapes] = set()
+        self.fusion: FusionFigures | None = None
 
     @property
     def shapes(self) -> list[Shapes]:
@@ -66,6 +76,13 @@ class CompilationLedger:
         return len(self._entries) >= self._settings.max_shapes or (
             limit is not None and self.compile_seconds >= limit
         )
+
+    @property
+    def main(self) -> tuple[Hashable, Shapes] | None:
+        """Split and shapes that most steps ran compiled with, if any did."""
+        if not self._entries:
+            return None
+        return max(self._entries, key=lambda key: self._entries[key].steps)
 
     def is_known(self, split: Hashable, shapes: Shapes) -> bool:
         """Whether a shape was compiled for."""
@@ -143,4 +160,5 @@ class CompilationLedger:
                 for shapes in self._uncompiled
                 if shapes not in self.shapes
             ),
+            fusion=self.fusion,
         )

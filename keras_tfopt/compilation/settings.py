@@ -3,6 +3,7 @@
 import dataclasses
 import numbers
 import os
+import tempfile
 from typing import Any
 
 from keras_tfopt.plan import check_positive_integer
@@ -26,6 +27,7 @@ class CompilationSettings:
             uncompiled, for its checks.
         trial_steps: Integer. Steps of each kind that `"auto"` measures.
         dump_dir: Path or `None`. Where to write what XLA made.
+        max_dump_bytes: Integer. How much to write for each function.
 
     Raises:
         ValueError: If a value is none of these.
@@ -39,11 +41,12 @@ class CompilationSettings:
     check_every: int | None = None
     trial_steps: int = 10
     dump_dir: str | os.PathLike | None = None
+    max_dump_bytes: int = 2**26
 
     def __post_init__(self) -> None:
         check_mode(self.mode)
         _check_choice("on_new_shape", self.on_new_shape, NEW_SHAPE_POLICIES)
-        for name in ("max_shapes", "trial_steps"):
+        for name in ("max_shapes", "trial_steps", "max_dump_bytes"):
             value = getattr(self, name)
             check_positive_integer(name, value)
             if value is None:
@@ -83,13 +86,14 @@ def _check_seconds(value: Any) -> None:
 def _check_directory(path: Any) -> None:
     if path is None:
         return
-    expected = "a directory that can be written to, or made"
     try:
         os.makedirs(path, exist_ok=True)
+        # Permissions do not tell: file systems can be read-only, or full.
+        with tempfile.TemporaryFile(dir=path):
+            pass
     except (OSError, TypeError) as error:
-        raise _error("dump_dir", path, f"{expected} ({error})") from error
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise _error("dump_dir", path, expected)
+        expected = f"a directory that can be written to, or made ({error})"
+        raise _error("dump_dir", path, expected) from error
 
 
 def _error(name: str, value: Any, expected: str) -> ValueError:

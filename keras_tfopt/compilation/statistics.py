@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from keras_tfopt.compilation.fusion import FusionFigures
 from keras_tfopt.compilation.shapes import Shapes
 
 
@@ -18,6 +19,8 @@ class CompilationStats:
         compiled_steps: Integer. Steps that ran compiled.
         compiled_shapes: Tuple of `Shapes`, oldest first.
         uncompiled_shapes: Tuple of `Shapes` that only ran uncompiled.
+        fusion: `FusionFigures` of the shape that most steps ran with, or
+            `None` before it was looked at.
     """
 
     successes: int = 0
@@ -27,6 +30,7 @@ class CompilationStats:
     compiled_steps: int = 0
     compiled_shapes: tuple[Shapes, ...] = ()
     uncompiled_shapes: tuple[Shapes, ...] = ()
+    fusion: FusionFigures | None = None
 
     @property
     def attempts(self) -> int:

@@ -1,5 +1,6 @@
 """Which steps XLA compiles, and what to do when it refuses one."""
 
+from collections.abc import Callable
 from collections.abc import Hashable
 import dataclasses
 import logging
@@ -8,6 +9,7 @@ from typing import Any
 import keras
 
 from keras_tfopt import _compat
+from keras_tfopt.compilation.inspection import CompiledFunction
 from keras_tfopt.compilation.ledger import CompilationLedger
 from keras_tfopt.compilation.refusal import describe_refusal
 from keras_tfopt.compilation.settings import CompilationSettings
@@ -15,6 +17,7 @@ from keras_tfopt.compilation.shapes import Shapes
 from keras_tfopt.compilation.shapes import describe_shapes
 from keras_tfopt.compilation.shapes import shapes_of
 from keras_tfopt.plan import ExecutionPlan
+from keras_tfopt.training.batch import spec_of
 from keras_tfopt.training.failure import Remedy
 from keras_tfopt.training.failure import StepFailure
 from keras_tfopt.training.failure import StepReport
@@ -59,6 +62,7 @@ class XLAPolicy(Remedy):
         self._trial_plan: ExecutionPlan | None = None
         self._decisions: dict[ExecutionPlan, bool] = {}
         self._unchecked_steps = 0
+        self._compiled: dict[tuple[Hashable, Shapes], CompiledFunction] = {}
         self.ledger = CompilationLedger(settings)
 
     def switch(self, mode: str) -> None:
@@ -154,6 +158,9 @@ class XLAPolicy(Remedy):
             report.seconds,
         )
         if is_new:
+            self._compiled[_split(report.plan), shapes] = CompiledFunction(
+                report.function.compiled, spec_of(report.batch)
+            )
             self._warn_of_shapes(shapes)
         if self._trial is not None:
             self._trial.note(report, shapes)
@@ -170,6 +177,28 @@ class XLAPolicy(Remedy):
         if measured in (None, plan.jit_compile) or self._mode != "auto":
             return None
         return _with_xla(plan, measured), "as measured before under this plan"
+
+    def inspect(self, look: Callable[[CompiledFunction], Any]) -> Any:
+        """Looks at the function that most steps ran compiled with.
+
+        Args:
+            look: Callable of a `CompiledFunction`.
+
+        Returns:
+            What it returned; `None` if it failed or nothing was compiled.
+        """
+        main = self.ledger.main
+        if main is None:
+            return None
+        try:
+            return look(self._compiled[main])
+        except Exception as error:
+            _logger.warning(
+                "What XLA made for %s cannot be looked at: %s",
+                self._work,
+                str(error).partition("\n")[0],
+            )
+            return None
 
     def _decision(self, plan: ExecutionPlan) -> bool | None:
         """Whether to use XLA under a plan; `None` if it is to be measured."""

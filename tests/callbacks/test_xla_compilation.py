@@ -15,6 +15,7 @@ from tests import builders
 from tests import models
 from tests.equivalence import assert_same
 from tests.equivalence import run
+from tests.equivalence import state_of
 
 
 class Apply(keras.layers.Layer):
@@ -450,6 +451,37 @@ def test_what_is_dropped_is_seen_in_checked_steps():
     assert xla.stats().compiled_steps == 3
 
 
+def test_report_and_dumps(tmp_path, caplog):
+    xla = callbacks.XLACompilation(dump_dir=tmp_path / "made" / "here")
+    model = models.regressor(AccumModel)
+    data = (models.X, models.Y)
+    models.fit(model, validation_data=data, callbacks=[xla])
+    names = {path.name for path in (tmp_path / "made" / "here").iterdir()}
+    for role in ("train", "test"):
+        assert {f"{role}.after.hlo", f"{role}.after.dot"} <= names
+    assert xla.stats().fusion is None
+    before = state_of(model)
+    report = xla.report()
+    assert xla.stats().fusion.fusions > 0
+    lines = dict(line.split("  ", 1) for line in report.splitlines()[:-2])
+    assert lines["XLA"].split() == ["train", "test"]
+    assert lines["that went well"].split() == ["1", "1"]
+    assert "train, compiled: float32[10, 4], float32[10, 1]" in report
+    for path, value in state_of(model).items():
+        np.testing.assert_array_equal(value, before[path])
+    assert callbacks.XLACompilation().report().startswith("XLA")
+
+
+def test_dumps_are_bounded(tmp_path, caplog):
+    xla = callbacks.XLACompilation(dump_dir=tmp_path, max_dump_bytes=30_000)
+    model = models.regressor(AccumModel)
+    with caplog.at_level(logging.WARNING, "keras_tfopt"):
+        models.fit(model, epochs=1, callbacks=[xla])
+    sizes = [path.stat().st_size for path in tmp_path.iterdir()]
+    assert 0 < sum(sizes) <= 30_000
+    assert "left out" in caplog.text
+
+
 class Undeclared(keras.layers.Layer):
     """Declares that XLA cannot compile it."""
 
@@ -516,6 +548,11 @@ def test_an_interrupted_fit_leaves_no_xla_behind():
         {"on_new_shape": "drop"},
         {"check_every": 0},
         {"check_every": 1},
+        {"trial_steps": 0},
+        {"max_dump_bytes": 0},
+        {"dump_dir": "/proc/version/below"},
+        {"dump_dir": "/proc"},
+        {"dump_dir": 3.5},
     ],
     ids=str,
 )
