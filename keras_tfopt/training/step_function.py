@@ -91,6 +91,11 @@ class StepFunction:
                 [spec] * capacity, scalar, scalar
             )
 
+    @property
+    def graph(self) -> tf.Graph | None:
+        """What runs, or `None` where it runs eagerly."""
+        return getattr(self._run, "graph", None)
+
     def __call__(self, batches: list[Any], value: tf.Tensor) -> Any:
         """Runs one step for each batch and returns the last logs.
 

@@ -7,8 +7,10 @@ import logging
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from keras_tfopt import _compat
+from keras_tfopt.compilation.checks import dropped_checks
 from keras_tfopt.compilation.inspection import CompiledFunction
 from keras_tfopt.compilation.ledger import CompilationLedger
 from keras_tfopt.compilation.refusal import describe_refusal
@@ -28,6 +30,7 @@ _logger = logging.getLogger("keras_tfopt")
 
 # Two shapes are a batch and a short one; more of them are a pattern.
 _MANY_SHAPES = 3
+_MANY_CHECKS = 5
 
 
 class XLAPolicy(Remedy):
@@ -158,6 +161,8 @@ class XLAPolicy(Remedy):
             report.seconds,
         )
         if is_new:
+            if not self._compiled and self._settings.check_every is None:
+                self._warn_of_checks(report.function.graph)
             self._compiled[_split(report.plan), shapes] = CompiledFunction(
                 report.function.compiled, spec_of(report.batch)
             )
@@ -225,6 +230,15 @@ class XLAPolicy(Remedy):
     def _is_check_due(self) -> bool:
         every = self._settings.check_every
         return every is not None and self._unchecked_steps >= every - 1
+
+    def _warn_of_checks(self, graph: tf.Graph) -> None:
+        checks = dropped_checks(graph, self._layers or ())
+        if checks:
+            _logger.warning(
+                "XLA does not check values: %s will not fail. `check_every=n` "
+                "runs every n-th step without XLA.",
+                ", ".join(checks[:_MANY_CHECKS]),
+            )
 
     def _warn_of_shapes(self, shapes: Shapes) -> None:
         count = len(self.ledger.shapes)

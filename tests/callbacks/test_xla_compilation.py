@@ -431,7 +431,7 @@ def test_mixed_precision():
     assert xla.stats().compiled_steps == 4
 
 
-def test_what_is_dropped_is_seen_in_checked_steps():
+def test_what_is_dropped_is_said_and_seen_in_checked_steps(caplog):
     def check(x):
         return tf.debugging.check_numerics(tf.reduce_mean(x), "not a number")
 
@@ -441,8 +441,11 @@ def test_what_is_dropped_is_seen_in_checked_steps():
         models.fit, x=x, y=models.Y, batch_size=13, epochs=4
     )
     unchecked = _maker(check)(AccumModel)
-    fit(unchecked, callbacks=[callbacks.XLACompilation()])
+    xla = callbacks.XLACompilation(compile_short_batches=True)
+    with caplog.at_level(logging.WARNING, "keras_tfopt"):
+        fit(unchecked, callbacks=[xla])
     assert int(unchecked.optimizer.iterations) == 8
+    assert caplog.text.count("CheckNumerics of layer 'applied'") == 1
     checked = _maker(check)(AccumModel)
     xla = callbacks.XLACompilation(check_every=4)
     with pytest.raises(tf.errors.InvalidArgumentError, match="not a number"):
