@@ -52,10 +52,13 @@ class XLACompilation(keras.callbacks.Callback):
     ```
 
     Args:
-        mode: String. `"on"` compiles, `"off"` does not, and `"auto"` measures
-            some steps with XLA and some without, by turns, and keeps what is
-            faster, or what fits, under the plan in force; again when the plan
-            changes. Defaults to `"on"`.
+        mode: String. `"on"` compiles, `"off"` does not. `"auto"` measures some
+            steps with XLA and some without, by turns, and keeps what is faster,
+            or what fits; again when the plan changes. `"auto_clustering"` lets
+            TensorFlow choose the parts of all graphs of the process that XLA
+            compiles; nothing is known of those, and for CPUs it needs
+            `TF_XLA_FLAGS=--tf_xla_cpu_global_jit` in the environment before
+            TensorFlow starts. Defaults to `"on"`.
         max_shapes: Integer. Most shapes to compile each function for. Defaults
             to 100.
         max_compile_seconds: Float or `None`. Most seconds to spend on
@@ -150,6 +153,7 @@ class XLACompilation(keras.callbacks.Callback):
 
         Raises:
             ValueError: If there is no such mode.
+            RuntimeError: If TensorFlow was not started for auto-clustering.
         """
         check_mode(mode)
         for role, policy in self._policies.items():
@@ -161,7 +165,11 @@ class XLACompilation(keras.callbacks.Callback):
                 )
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Registers with the guarded step of the model."""
+        """Registers with the guarded step of the model.
+
+        Raises:
+            RuntimeError: If TensorFlow was not started for auto-clustering.
+        """
         self._register("train")
 
     def on_train_end(self, logs: Any = None) -> None:

@@ -160,9 +160,9 @@ class PlanControl:
             remedy.observe(report)
 
     def _register(self, index: int, remedy: Remedy) -> None:
-        self.remedies.insert(index, remedy)
         # Neither this nor taking it back is a decision, so not an event.
         self._settings.plan = remedy.resume(self.plan)
+        self.remedies.insert(index, remedy)
         self._is_prepared = False
 
     def _change(self, plan: ExecutionPlan, reason: str, seconds: float) -> None:

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from keras_tfopt import _compat
 from keras_tfopt.compilation.checks import dropped_checks
+from keras_tfopt.compilation.clustering import AutoClustering
 from keras_tfopt.compilation.inspection import CompiledFunction
 from keras_tfopt.compilation.ledger import CompilationLedger
 from keras_tfopt.compilation.refusal import describe_refusal
@@ -65,6 +66,7 @@ class XLAPolicy(Remedy):
         self._trial_plan: ExecutionPlan | None = None
         self._decisions: dict[ExecutionPlan, bool] = {}
         self._unchecked_steps = 0
+        self._clustering = AutoClustering()
         self._compiled: dict[tuple[Hashable, Shapes], CompiledFunction] = {}
         self.ledger = CompilationLedger(settings)
 
@@ -77,13 +79,18 @@ class XLAPolicy(Remedy):
         self._decisions = {}
 
     def resume(self, plan: ExecutionPlan) -> ExecutionPlan:
-        """Returns the plan as decided before."""
+        """Returns the plan as decided before, and starts to cluster."""
         self._is_suspected = False
+        if self._mode == "auto_clustering" and plan not in self._refused:
+            self._clustering.start()
+        else:
+            self._clustering.stop()
         wanted = None if self._layers is None else self._decision(plan)
         return plan if wanted is None else _with_xla(plan, wanted)
 
     def withdraw(self, plan: ExecutionPlan) -> ExecutionPlan:
         """Returns the plan with XLA as `compile` asked for it."""
+        self._clustering.stop()
         return _with_xla(plan, self._jit_compile)
 
     def prepare(
@@ -125,6 +132,9 @@ class XLAPolicy(Remedy):
         """Returns the plan without XLA if the step ran with it."""
         is_memory = is_out_of_memory(failure.error)
         plan = _with_xla(failure.plan, False)
+        if self._clustering.is_on and not is_memory:
+            self._clustering.stop()
+            return plan, self._refuse(failure, "auto-clustering")
         if not failure.tried[-1].jit_compile:
             if self._is_suspected and not is_memory:
                 # XLA was not the reason: the next run may use it again.
@@ -136,12 +146,8 @@ class XLAPolicy(Remedy):
                 return None
             self._end_trial(False)
             return plan, "out of memory with XLA, which the step does without"
-        self.ledger.note_failure()
-        self._is_suspected = True
-        self._refused.add(plan)
         self._trial = self._trial_plan = None
-        refusal = describe_refusal(failure.error, self._layers or ())
-        return plan, f"failed under XLA, {refusal}"
+        return plan, self._refuse(failure, "XLA")
 
     def observe(self, report: StepReport) -> None:
         """Enters steps into ledger and trial, and warns of many shapes."""
@@ -204,6 +210,14 @@ class XLAPolicy(Remedy):
                 str(error).partition("\n")[0],
             )
             return None
+
+    def _refuse(self, failure: StepFailure, compiler: str) -> str:
+        """Notes a failure under a plan, and returns it in words."""
+        self.ledger.note_failure()
+        self._is_suspected = True
+        self._refused.add(_with_xla(failure.plan, False))
+        refusal = describe_refusal(failure.error, self._layers or ())
+        return f"failed under {compiler}, {refusal}"
 
     def _decision(self, plan: ExecutionPlan) -> bool | None:
         """Whether to use XLA under a plan; `None` if it is to be measured."""
