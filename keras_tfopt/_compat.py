@@ -29,6 +29,9 @@ from tensorflow.compiler.xla.service import hlo_pb2
 # The only place that tells how much of a GPU TensorFlow may take.
 from tensorflow.python.client import device_lib
 
+# The only place that tells whether TensorFlow has read its flags.
+from tensorflow.python.eager import context
+
 # TensorFlow's own table of which operations read and which write a resource;
 # it alone covers control flow and function calls.
 from tensorflow.python.framework import auto_control_deps_utils
@@ -253,6 +256,11 @@ def device_memory_limit(device: str) -> int | None:
         for entry in device_lib.list_local_devices()
     }
     return limits.get(device.rpartition("device:")[-1].removeprefix("/"))
+
+
+def is_started() -> bool:
+    """Whether TensorFlow has started its devices."""
+    return context.context()._context_handle is not None
 
 
 def parse_hlo(serialized: bytes) -> Any:

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from keras_tfopt import _compat
+from tests import subprocesses
 
 
 def _functional(layers=None):
@@ -342,6 +343,19 @@ def test_device_memory_limit():
     for name in ("/device:CPU:0", "/job:localhost/task:0/device:CPU:0"):
         assert _compat.device_memory_limit(name) == limit
     assert _compat.device_memory_limit("GPU:99") is None
+
+
+def test_is_started_with_the_first_operation():
+    printed = subprocesses.run_source(
+        "import tensorflow as tf\n"
+        "from keras_tfopt import _compat\n"
+        "print(_compat.is_started())\n"
+        "tf.ones(())\n"
+        "print(_compat.is_started())\n"
+    )
+    assert printed.split() == ["False", "True"]
+    tf.ones(())
+    assert _compat.is_started()
 
 
 def test_parse_hlo_and_sizes_of_shapes():

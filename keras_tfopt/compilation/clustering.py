@@ -4,10 +4,35 @@ import os
 
 import tensorflow as tf
 
+from keras_tfopt.compilation.flags import add_flag
+
 _AUTO = "autoclustering"
 _CPU_FLAG = "--tf_xla_cpu_global_jit"
 # Beyond the end of what the probe gathers from.
 _OUT_OF_RANGE = 9
+
+
+def allow_clustering_on_cpu() -> None:
+    """Lets TensorFlow cluster for CPUs once auto-clustering is on.
+
+    For `callbacks.XLACompilation(mode="auto_clustering")`. Call it before
+    TensorFlow runs its first operation; GPUs do not need it.
+
+    Example:
+
+    ```python
+    from keras_tfopt.compilation import allow_clustering_on_cpu
+
+    try:
+        allow_clustering_on_cpu()
+    except RuntimeError:
+        print("TensorFlow runs already")
+    ```
+
+    Raises:
+        RuntimeError: If TensorFlow has started without.
+    """
+    add_flag(_CPU_FLAG)
 
 
 class AutoClustering:
@@ -43,8 +68,9 @@ class AutoClustering:
                 "TensorFlow does not cluster on a CPU as it was started. "
                 f"Received: TF_XLA_FLAGS={flags!r}, maybe set too late. "
                 f"Expected: TF_XLA_FLAGS={_CPU_FLAG} in the environment before "
-                "TensorFlow runs its first operation. Use `mode='auto'`, or "
-                "start the program with it."
+                "TensorFlow runs its first operation. Call "
+                "`keras_tfopt.compilation.allow_clustering_on_cpu()` at the "
+                "beginning of the program, or use `mode='auto'`."
             )
 
     def stop(self) -> None:

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_tfopt import callbacks
+from keras_tfopt.compilation import allow_clustering_on_cpu
 from keras_tfopt.compilation.clustering import AutoClustering
 from keras_tfopt.compilation.clustering import is_clustering
 from tests import models
@@ -19,8 +20,12 @@ import numpy as np
 
 from keras_tfopt import AccumModel
 from keras_tfopt import callbacks
+from keras_tfopt.compilation import allow_clustering_on_cpu
 from keras_tfopt.compilation.clustering import AutoClustering
 from keras_tfopt.compilation.clustering import is_clustering
+
+allow_clustering_on_cpu()
+
 from tests import builders
 from tests import models
 from tests.equivalence import assert_same
@@ -86,9 +91,7 @@ print(json.dumps(found))
 
 @pytest.mark.slow
 def test_started_for_clustering():
-    printed = subprocesses.run_source(
-        _SOURCE, TF_XLA_FLAGS="--tf_xla_cpu_global_jit"
-    )
+    printed = subprocesses.run_source(_SOURCE, TF_XLA_FLAGS=None)
     found = json.loads(printed.splitlines()[-1])
     reason = found.pop("refused")
     assert found == {
@@ -111,6 +114,13 @@ def test_too_late():
     assert not clustering.is_on
     assert tf.config.optimizer.get_jit() == ""
     assert not is_clustering()
+
+
+def test_the_flag_comes_too_late():
+    tf.ones(())
+    message = "Received: --tf_xla_cpu_global_jit after"
+    with pytest.raises(RuntimeError, match=message):
+        allow_clustering_on_cpu()
 
 
 def test_fit_refuses_before_the_first_step():
