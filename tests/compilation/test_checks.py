@@ -24,7 +24,7 @@ def _checks(layer, dtype):
             loss = tf.reduce_mean(model(x))
         return tape.gradient(loss, model.trainable_variables)
 
-    graph = step.get_concrete_function(tf.TensorSpec((2, 3), dtype)).graph
+    graph = step.get_concrete_function(tf.TensorSpec((None, 3), dtype)).graph
     return dropped_checks(graph, {model.name, *(x.name for x in model.layers)})
 
 
@@ -32,6 +32,14 @@ def _checks(layer, dtype):
     "layer, dtype, expected",
     [
         (lambda: keras.layers.Dense(2, name="a"), "float32", ()),
+        # It gathers from shapes.
+        (
+            lambda: keras.Sequential(
+                [keras.layers.RepeatVector(2), keras.layers.Dense(2)], name="a"
+            ),
+            "float32",
+            (),
+        ),
         (
             lambda: Guarded(name="a"),
             "float32",
