@@ -1,5 +1,8 @@
 """XLA: what it refuses, what compiling costs, and what it makes."""
 
+from keras_tfopt.compilation.ahead_of_time import (
+    compile_ahead_of_time as compile_ahead_of_time,
+)
 from keras_tfopt.compilation.cache import (
     persist_compilations as persist_compilations,
 )

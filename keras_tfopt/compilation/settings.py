@@ -45,6 +45,7 @@ class CompilationSettings:
 
     def __post_init__(self) -> None:
         check_mode(self.mode)
+        _check_not_padded(self.on_new_shape)
         _check_choice("on_new_shape", self.on_new_shape, NEW_SHAPE_POLICIES)
         for name in ("max_shapes", "trial_steps", "max_dump_bytes"):
             value = getattr(self, name)
@@ -66,6 +67,18 @@ def check_mode(mode: Any) -> None:
         ValueError: Names the modes there are.
     """
     _check_choice("mode", mode, MODES)
+
+
+def _check_not_padded(on_new_shape: Any) -> None:
+    if on_new_shape == "pad":
+        raise _error(
+            "on_new_shape",
+            on_new_shape,
+            f"one of {list(NEW_SHAPE_POLICIES)}. Rows of padding would change "
+            "what losses, metrics and BatchNormalization count; pad in the "
+            "input pipeline, with a mask or weights of zero that the model "
+            "knows of",
+        )
 
 
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:

@@ -91,7 +91,7 @@ class PlanControl:
             batches: List of nests of tensors.
             plan: What `plan_for` returned for the first.
         """
-        if not self.remedies:
+        if not self.remedies or len(batches) == 1:
             return batches
         shapes = shapes_of(batches[0])
         count = 1

@@ -549,6 +549,7 @@ def test_an_interrupted_fit_leaves_no_xla_behind():
         {"max_compile_seconds": float("nan")},
         {"max_compile_seconds": "10"},
         {"on_new_shape": "drop"},
+        {"on_new_shape": "pad"},
         {"check_every": 0},
         {"check_every": 1},
         {"trial_steps": 0},
