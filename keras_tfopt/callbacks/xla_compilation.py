@@ -56,9 +56,9 @@ class XLACompilation(keras.callbacks.Callback):
             steps with XLA and some without, by turns, and keeps what is faster,
             or what fits; again when the plan changes. `"auto_clustering"` lets
             TensorFlow choose the parts of all graphs of the process that XLA
-            compiles; nothing is known of those, and for CPUs it needs
-            `TF_XLA_FLAGS=--tf_xla_cpu_global_jit` in the environment before
-            TensorFlow starts. Defaults to `"on"`.
+            compiles; nothing is known of those, and for CPUs the program must
+            begin with `keras_tfopt.compilation.allow_clustering_on_cpu()`.
+            Defaults to `"on"`.
         max_shapes: Integer. Most shapes to compile each function for. Defaults
             to 100.
         max_compile_seconds: Float or `None`. Most seconds to spend on

@@ -9,6 +9,8 @@ from keras_tfopt.compilation.shapes import Shapes
 from keras_tfopt.compilation.shapes import is_shorter
 from keras_tfopt.compilation.statistics import CompilationStats
 
+_MAX_NOTED = 1000
+
 
 @dataclasses.dataclass
 class _Entry:
@@ -129,7 +131,9 @@ class CompilationLedger:
         """
         self._seconds += seconds
         if not is_compiled:
-            self._uncompiled.add(shapes)
+            # Ragged batches have endless shapes.
+            if len(self._uncompiled) < _MAX_NOTED:
+                self._uncompiled.add(shapes)
             return False
         self._steps += steps
         entry = self._entries.get((split, shapes))
@@ -140,7 +144,7 @@ class CompilationLedger:
         entry.later_steps += steps
         return False
 
-    def note_failure(self, seconds: float = 0.0) -> None:
+    def note_failure(self, seconds: float) -> None:
         """Enters a compilation or a compiled run that failed."""
         self._failures += 1
         self._failed_seconds += seconds
@@ -148,17 +152,14 @@ class CompilationLedger:
 
     def stats(self) -> CompilationStats:
         """Returns the account so far."""
+        compiled = self.shapes
         return CompilationStats(
             successes=len(self._entries),
             failures=self._failures,
             compile_seconds=self.compile_seconds,
             training_seconds=self._seconds,
             compiled_steps=self._steps,
-            compiled_shapes=tuple(self.shapes),
-            uncompiled_shapes=tuple(
-                shapes
-                for shapes in self._uncompiled
-                if shapes not in self.shapes
-            ),
+            compiled_shapes=tuple(compiled),
+            uncompiled_shapes=tuple(self._uncompiled - set(compiled)),
             fusion=self.fusion,
         )

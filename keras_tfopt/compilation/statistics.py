@@ -14,11 +14,12 @@ class CompilationStats:
         successes: Integer. Compilations that went well, one per shape.
         failures: Integer. Compilations, or compiled runs, that failed.
         compile_seconds: Float. Time spent on compiling, with tracing: what the
-            first call with a shape took beyond later ones.
+            first call with a shape took beyond later ones, and what failed.
         training_seconds: Float. Time of all steps, with that.
         compiled_steps: Integer. Steps that ran compiled.
         compiled_shapes: Tuple of `Shapes`, oldest first.
-        uncompiled_shapes: Tuple of `Shapes` that only ran uncompiled.
+        uncompiled_shapes: Tuple of `Shapes` that only ran uncompiled, the first
+            thousand.
         fusion: `FusionFigures` of the shape that most steps ran with, or
             `None` before it was looked at.
     """

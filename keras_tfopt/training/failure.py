@@ -33,6 +33,7 @@ class StepFailure:
         shape_key: String. Shapes and dtypes of the batch, apart from its rows.
         tried: Tuple of the plans that failed on this batch. The last one is
             what the step ran under: the plan in force, adapted to the batch.
+        seconds: Float. What the attempt took.
     """
 
     error: Exception
@@ -40,6 +41,7 @@ class StepFailure:
     rows: int | None
     shape_key: str
     tried: tuple[ExecutionPlan, ...]
+    seconds: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -134,7 +134,12 @@ class PlanControl:
         """
         spec = spec_of(batch)
         failure = StepFailure(
-            error, self.plan, static_rows(spec), shape_key(spec), tried
+            error,
+            self.plan,
+            static_rows(spec),
+            shape_key(spec),
+            tried,
+            time.perf_counter() - start,
         )
         for remedy in self.remedies:
             proposal = remedy.propose(failure)

@@ -213,7 +213,7 @@ class XLAPolicy(Remedy):
 
     def _refuse(self, failure: StepFailure, compiler: str) -> str:
         """Notes a failure under a plan, and returns it in words."""
-        self.ledger.note_failure()
+        self.ledger.note_failure(failure.seconds)
         self._is_suspected = True
         self._refused.add(_with_xla(failure.plan, False))
         refusal = describe_refusal(failure.error, self._layers or ())

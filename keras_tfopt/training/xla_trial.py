@@ -86,16 +86,15 @@ class XLATrial:
         wants_xla = report.plan.jit_compile
         if wants_xla and report.function.compiled is None:
             self._obstacle = "the step cannot be compiled"
+        seconds = (report.seconds + self._wait()) / report.steps
+        peak = self._take_peak()
         if shapes != self._shapes or self.is_complete:
             return
-        seconds = (report.seconds + self._wait()) / report.steps
         kind = self._kinds[wants_xla]
         if kind.is_warm:
             kind.seconds.append(seconds)
-            kind.peak_bytes = max(kind.peak_bytes, self._peak())
+            kind.peak_bytes = max(kind.peak_bytes, peak)
         kind.is_warm = True
-        if self._limit is not None:
-            reset_allocator_peak(self._device)
 
     def decide(self) -> tuple[bool, str]:
         """Returns whether to use XLA, and why, with the figures."""
@@ -126,8 +125,10 @@ class XLATrial:
         tf.test.experimental.sync_devices()
         return time.perf_counter() - start
 
-    def _peak(self) -> int:
+    def _take_peak(self) -> int:
+        """Returns the peak since it was last taken, where there is a limit."""
         if self._limit is None:
             return 0
         stats = read_allocator_stats(self._device)
+        reset_allocator_peak(self._device)
         return 0 if stats is None else stats.peak_bytes

@@ -1,6 +1,7 @@
 """A real allocator runs out of memory inside of a compiled step."""
 
 import json
+import re
 
 import pytest
 
@@ -54,6 +55,52 @@ print(json.dumps({
     ],
 }))
 """
+
+
+_TRIAL = """
+import types
+
+import tensorflow as tf
+
+from keras_tfopt import ExecutionPlan
+from keras_tfopt.training.failure import StepReport
+from keras_tfopt.training.xla_trial import XLATrial
+
+MIB = 2**18
+for compiled in (250, 285):
+    trial = XLATrial(2)
+    while not trial.is_complete:
+        wants_xla = trial.wants_xla(())
+        mebibytes = compiled if wants_xla else 200
+        held = [tf.zeros((MIB,)) for _ in range(mebibytes)]
+        # It only leaves a peak.
+        del held
+        trial.note(
+            StepReport(
+                ExecutionPlan(jit_compile=wants_xla), [], 1,
+                1.0 if wants_xla else 2.0,
+                types.SimpleNamespace(compiled=object()),
+            ),
+            (),
+        )
+    print(*trial.decide(), sep=", ")
+"""
+
+
+def test_a_trial_prefers_what_is_far_from_the_limit():
+    printed = subprocesses.run_source(
+        _TRIAL,
+        TF_CPU_ALLOCATOR_USE_BFC="true",
+        TF_CPU_BFC_MEM_LIMIT_IN_MB="300",
+    )
+    roomy, tight = printed.splitlines()
+    for line, use_xla, compiled in ((roomy, True, 250), (tight, False, 285)):
+        assert line.startswith(f"{use_xla}, ")
+        assert "1000.000 ms with XLA and 2000.000 ms without" in line
+        peaks = re.search(r"peaks ([\d.]+) and ([\d.]+) of 300 MiB", line)
+        found = [float(peak) for peak in peaks.groups()]
+        # What is in use besides takes little.
+        assert found == pytest.approx([compiled, 200], abs=3)
 
 
 @pytest.mark.slow
