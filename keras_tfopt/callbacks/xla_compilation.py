@@ -82,6 +82,9 @@ class XLACompilation(keras.callbacks.Callback):
 
     Raises:
         ValueError: If a value is none of these.
+
+    Reference:
+        What XLA refuses: https://openxla.org/xla/tf2xla/known_issues
     """
 
     def __init__(

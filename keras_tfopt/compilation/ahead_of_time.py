@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -87,8 +88,8 @@ def compile_ahead_of_time(
     Args:
         model: A built Keras model.
         directory: Path. Where to put the library; it is made if need be.
-        input_signature: List of `keras.InputSpec`, as for `model.export`, with
-            all dimensions given.
+        input_signature: List of `keras.InputSpec`, one for each input, with all
+            dimensions given.
         name: String. Name of the library, and how its functions begin. Defaults
             to `"model"`.
 
@@ -112,9 +113,7 @@ def compile_ahead_of_time(
     library = target / f"lib{name}.so"
     with tempfile.TemporaryDirectory() as temporary:
         work = pathlib.Path(temporary)
-        model.export(
-            work / "saved", input_signature=input_signature, verbose=False
-        )
+        _save(model, work / "saved", input_signature)
         _make_objects(work, name)
         _link(work, name, compiler, library)
     return library
@@ -133,6 +132,26 @@ def _check(input_signature: Sequence[keras.InputSpec], name: str) -> None:
             f"Invalid value for argument `name`. Received: name={name!r}. "
             "Expected: a C identifier, such as 'model'."
         )
+
+
+def _save(
+    model: keras.Model,
+    path: pathlib.Path,
+    input_signature: Sequence[keras.InputSpec],
+) -> None:
+    """Saves a prediction; `model.export` may forget the number of rows."""
+
+    def predict(*inputs: tf.Tensor) -> Any:
+        x = inputs[0] if len(inputs) == 1 else list(inputs)
+        return model(x, training=False)
+
+    signature = [tf.TensorSpec(s.shape, s.dtype) for s in input_signature]
+    function = tf.function(predict, signature, autograph=False)
+    function.get_concrete_function()
+    archive = keras.export.ExportArchive()
+    archive.track(model)
+    archive.add_endpoint("serve", function)
+    archive.write_out(path, verbose=False)
 
 
 def _make_objects(work: pathlib.Path, name: str) -> None:
@@ -176,7 +195,12 @@ def _link(
             "-shared",
             *(f"-I{path}" for path in (work, root / "include", sources)),
             str(entry),
-            *(str(sources / source) for source in runtime),
+            # TensorFlow 2.20 has less of it, and needs less.
+            *(
+                str(path)
+                for path in map(sources.joinpath, runtime)
+                if path.exists()
+            ),
             *(str(path) for path in sorted(work.glob(f"{name}*.o"))),
             f"-L{root}",
             "-l:libtensorflow_cc.so.2",
