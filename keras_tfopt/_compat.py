@@ -275,3 +275,16 @@ def hlo_shape_bytes(shape: Any) -> int:
     digits = re.search(r"\d+", name)
     bits = int(digits[0]) if digits else 8 * (name == "PRED")
     return math.prod(shape.dimensions) * bits // 8
+
+
+def tracker_of(optimizer: keras.optimizers.Optimizer) -> Any:
+    """Returns what registers the variables of an optimizer."""
+    # An optimizer whose `build` failed half-way can only be mended with it.
+    return optimizer._tracker
+
+
+def untracked(container: Any) -> Any:
+    """Returns the container inside of one by which TensorFlow tracks it."""
+    # Both wrap what Keras holds by itself too: `ListWrapper`, `_DictWrapper`.
+    storage = getattr(container, "_storage", container)
+    return getattr(storage, "__wrapped__", storage)

@@ -30,9 +30,9 @@ def check_positive_integer(name: str, value: Any) -> None:
 class ExecutionPlan:
     """Says how one training step runs.
 
-    A plan changes what a step costs in memory and time and never what it
-    computes. Nothing else decides how a step runs, so that a recovery, a
-    schedule or a search only has to propose another plan.
+    A plan changes what a step costs in memory and time; only `gather_steps`
+    changes what it computes. Nothing else decides how a step runs, so that a
+    recovery, a schedule or a search only has to propose another plan.
 
     Example:
 
@@ -52,6 +52,8 @@ class ExecutionPlan:
             may be smaller. Excludes `accumulation_steps`. Defaults to `None`.
         jit_compile: Boolean. Whether XLA compiles the pure part of the step.
             Defaults to `False`.
+        gather_steps: Integer or `None`. Number of delivered batches that make
+            one update. Defaults to `None`, which means one.
 
     Raises:
         ValueError: If a number is not a positive integer, or if both ways of
@@ -61,9 +63,10 @@ class ExecutionPlan:
     accumulation_steps: int | None = None
     microbatch_size: int | None = None
     jit_compile: bool = False
+    gather_steps: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("accumulation_steps", "microbatch_size"):
+        for name in ("accumulation_steps", "microbatch_size", "gather_steps"):
             value = getattr(self, name)
             check_positive_integer(name, value)
             if value is not None:
@@ -88,6 +91,11 @@ class ExecutionPlan:
             self.microbatch_size is not None
         )
 
+    @property
+    def gathers(self) -> bool:
+        """Whether more than one delivered batch makes an update."""
+        return (self.gather_steps or 1) > 1
+
     def rows_of_microbatch(self, rows: int) -> int:
         """Returns the rows of the largest micro-batch of a batch.
 
@@ -97,6 +105,18 @@ class ExecutionPlan:
         if self.microbatch_size is not None:
             return min(self.microbatch_size, rows)
         return -(-rows // (self.accumulation_steps or 1))
+
+    def split_like(self, other: "ExecutionPlan") -> "ExecutionPlan":
+        """Returns this plan with the micro-batches of another.
+
+        Args:
+            other: `ExecutionPlan`.
+        """
+        return dataclasses.replace(
+            self,
+            accumulation_steps=other.accumulation_steps,
+            microbatch_size=other.microbatch_size,
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -383,6 +383,28 @@ def test_parse_hlo_and_sizes_of_shapes():
     assert _compat.hlo_shape_bytes(root.shape) == 0
 
 
+def test_tracker_registers_the_variables_of_an_optimizer():
+    optimizer = keras.optimizers.SGD()
+    tracker = _compat.tracker_of(optimizer)
+    variable = keras.Variable(0.0)
+    tracker.add_to_store("variables", variable)
+    assert optimizer.variables[-1] is variable
+
+
+def test_untracked_is_what_an_optimizer_holds():
+    optimizer = keras.optimizers.SGD()
+    variables = vars(optimizer)["_variables"]
+    assert type(variables) is not list
+    assert type(_compat.untracked(variables)) is list
+    _compat.untracked(variables).clear()
+    assert optimizer.variables == []
+    module = tf.Module()
+    module.tracked = {}
+    assert type(module.tracked) is not dict
+    assert type(_compat.untracked(module.tracked)) is dict
+    assert _compat.untracked([1]) == [1]
+
+
 def test_every_function_is_tested_here():
     names = [
         name

@@ -58,6 +58,23 @@ def test_what_is_not_a_positive_integer_is_refused(field, value):
     assert "Expected: an integer of at least 1, or None" in message
 
 
+@pytest.mark.parametrize("steps", [None, 1, np.int64(3)])
+def test_gathering_is_part_of_a_plan(steps):
+    plan = ExecutionPlan(gather_steps=steps)
+    assert plan.gathers == (steps == 3)
+    assert not plan.is_split
+    with pytest.raises(ValueError, match="`gather_steps`"):
+        ExecutionPlan(gather_steps=0)
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_splitting_like_another_plan_keeps_the_rest(field):
+    plan = ExecutionPlan(4, jit_compile=True, gather_steps=2)
+    other = ExecutionPlan(**{field: 3})
+    expected = ExecutionPlan(**{field: 3}, jit_compile=True, gather_steps=2)
+    assert plan.split_like(other) == expected
+
+
 def test_both_settings_exclude_each_other():
     with pytest.raises(ValueError, match="exclude") as error:
         ExecutionPlan(accumulation_steps=4, microbatch_size=8)

@@ -16,6 +16,7 @@ from keras_tfopt.accumulation.microstep import MicrostepResult
 from keras_tfopt.accumulation.microstep import Share
 from keras_tfopt.accumulation.microstep import StepMode
 from keras_tfopt.accumulation.microstep import read_values
+from keras_tfopt.accumulation.optimizer_build import build_optimizer
 from keras_tfopt.accumulation.pure_step import SplitStep
 from keras_tfopt.accumulation.pure_step import WholeStep
 from keras_tfopt.accumulation.purity import Effects
@@ -136,8 +137,8 @@ def _runner(example: Any, run_eagerly: bool) -> Callable:
 
 def _build_optimizer(model: keras.Model) -> list[keras.Variable]:
     trainable = list(model.trainable_variables)
-    if model.optimizer is not None and not model.optimizer.built:
-        model.optimizer.build(trainable)
+    if model.optimizer is not None:
+        build_optimizer(model.optimizer, trainable)
     return trainable
 
 

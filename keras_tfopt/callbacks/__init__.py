@@ -3,6 +3,9 @@
 from keras_tfopt.callbacks.accumulation_scheduler import (
     AccumulationScheduler as AccumulationScheduler,
 )
+from keras_tfopt.callbacks.dynamic_batch_size import (
+    DynamicBatchSize as DynamicBatchSize,
+)
 from keras_tfopt.callbacks.oom_recovery import OOMRecovery as OOMRecovery
 from keras_tfopt.callbacks.xla_compilation import (
     XLACompilation as XLACompilation,

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from keras_tfopt.plan import check_positive_integer
+from keras_tfopt.training.checks import check_planned
 
 
 class AccumulationScheduler(keras.callbacks.Callback):
@@ -71,12 +72,7 @@ class AccumulationScheduler(keras.callbacks.Callback):
         Raises:
             ValueError: If it has none.
         """
-        if not hasattr(self.model, "change_plan"):
-            raise ValueError(
-                "`AccumulationScheduler` changes the plan of a model. "
-                f"Received: a {type(self.model).__name__}, which has none. "
-                "Expected: an `AccumModel`. Use `AccumModel.from_model`."
-            )
+        check_planned(self, self.model)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Changes the plan where the schedule says so.

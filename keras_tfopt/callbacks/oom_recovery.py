@@ -8,6 +8,7 @@ from keras_tfopt.plan import PlanEvent
 from keras_tfopt.plan import check_positive_integer
 from keras_tfopt.training import guard_of
 from keras_tfopt.training import remove_guard
+from keras_tfopt.training.checks import overridden_step
 from keras_tfopt.training.memory_plan import PlanAhead
 from keras_tfopt.training.microbatch_ladder import MicrobatchLadder
 from keras_tfopt.training.plan_control import PlanControl
@@ -24,7 +25,10 @@ class OOMRecovery(keras.callbacks.Callback):
     failed allocation costs TensorFlow 10 to 20 seconds.
 
     It works on any compiled Keras model without a `train_step` of its own, also
-    for validation, and for `evaluate` and `predict` when it is given to them.
+    for validation, and for `evaluate` and `predict` when it is given to them. A
+    model's own `train_step` cannot be split exactly; with `half_batches` its
+    batches run in parts that are updates of their own.
+
     Each change is a `PlanEvent` and one line in the log `keras_tfopt`.
 
     Example:
@@ -53,6 +57,10 @@ class OOMRecovery(keras.callbacks.Callback):
             `False`.
         max_utilization: Float in (0, 1]. Share of the device's limit that
             `plan_ahead` may use. Defaults to 0.85.
+        half_batches: Boolean. Whether a model with its own `train_step` goes
+            on with halves of a batch. Each is a real update, so that the
+            result is that of smaller batches. Defaults to `False`, which
+            refuses such a model.
 
     Raises:
         ValueError: If a number is not a positive integer.
@@ -64,6 +72,7 @@ class OOMRecovery(keras.callbacks.Callback):
         grow_after: int | None = 100,
         plan_ahead: bool = False,
         max_utilization: float = 0.85,
+        half_batches: bool = False,
     ) -> None:
         super().__init__()
         check_positive_integer("min_microbatch_size", min_microbatch_size)
@@ -76,6 +85,7 @@ class OOMRecovery(keras.callbacks.Callback):
         self.min_microbatch_size = min_microbatch_size
         self.grow_after = grow_after
         self.plan_ahead = plan_ahead
+        self.half_batches = half_batches
         self._planner = PlanAhead(max_utilization)
         self._ladders: dict[str, MicrobatchLadder] = {}
         self._controls: dict[str, PlanControl] = {}
@@ -114,7 +124,7 @@ class OOMRecovery(keras.callbacks.Callback):
         self._unregister("predict")
 
     def _register(self, role: str) -> None:
-        control = guard_of(self.model, role).control
+        control = guard_of(self.model, role, self.half_batches).control
         if self._controls.get(role) is not control:
             self._controls[role] = control
             self._ladders[role] = MicrobatchLadder(
@@ -122,7 +132,17 @@ class OOMRecovery(keras.callbacks.Callback):
             )
         control.register(self._ladders[role])
         if role == "train" and self.plan_ahead:
+            self._check_plannable()
             control.register(self._planner)
+
+    def _check_plannable(self) -> None:
+        overridden = overridden_step(self.model, "train")
+        if overridden:
+            raise ValueError(
+                "Planning measures Keras' own step. Received: plan_ahead=True "
+                f"for {type(self.model).__name__}.{overridden}. Expected: "
+                "plan_ahead=False."
+            )
 
     def _unregister(self, role: str) -> None:
         remedies = self._controls[role].remedies

@@ -15,6 +15,7 @@ from keras_tfopt.compilation.settings import check_mode
 from keras_tfopt.plan import PlanEvent
 from keras_tfopt.training import guard_of
 from keras_tfopt.training import remove_guard
+from keras_tfopt.training.checks import overridden_step
 from keras_tfopt.training.plan_control import PlanControl
 from keras_tfopt.training.xla_policy import XLAPolicy
 
@@ -163,14 +164,14 @@ class XLACompilation(keras.callbacks.Callback):
             policy.switch(mode)
             control = self._controls[role]
             if policy in control.remedies:
-                control.change_plan(
-                    policy.resume(control.plan), f"XLA was switched {mode}"
-                )
+                plan = policy.resume(control.plan)
+                control.change(plan, f"XLA was switched {mode}")
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Registers with the guarded step of the model.
 
         Raises:
+            ValueError: If the model has a `train_step` of its own.
             RuntimeError: If TensorFlow was not started for auto-clustering.
         """
         self._register("train")
@@ -189,6 +190,15 @@ class XLACompilation(keras.callbacks.Callback):
         self._unregister("test")
 
     def _register(self, role: str) -> None:
+        overridden = overridden_step(self.model, role)
+        if overridden:
+            raise ValueError(
+                "XLA compiles the pure part of Keras' own step. Received: "
+                f"{type(self.model).__name__}.{overridden}. Expected: a model "
+                "that does not override it. Override `compute_loss`, "
+                "`compute_metrics` or `call` instead, or compile the model "
+                "with `jit_compile=True`."
+            )
         control = guard_of(self.model, role).control
         if self._controls.get(role) is not control:
             self._controls[role] = control

@@ -1,9 +1,5 @@
 """Models whose steps run under a plan."""
 
-from keras_tfopt.training.failure import (
-    InterruptedCommitError as InterruptedCommitError,
-)
-from keras_tfopt.training.failure import OutOfMemoryError as OutOfMemoryError
 from keras_tfopt.training.installation import guard_of as guard_of
 from keras_tfopt.training.installation import remove_guard as remove_guard
 from keras_tfopt.training.memory_plan import MemoryPlan as MemoryPlan

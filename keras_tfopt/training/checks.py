@@ -27,6 +27,22 @@ def overridden_step(model: keras.Model, role: str) -> str | None:
     return None if is_stock else name
 
 
+def check_planned(
+    callback: keras.callbacks.Callback, model: keras.Model
+) -> None:
+    """Raises if a model has no plan that a callback could change.
+
+    Raises:
+        ValueError: If it has none.
+    """
+    if not hasattr(model, "change_plan"):
+        raise ValueError(
+            f"`{type(callback).__name__}` changes the plan of a model. "
+            f"Received: a {type(model).__name__}, which has none. "
+            "Expected: an `AccumModel`. Use `AccumModel.from_model`."
+        )
+
+
 def check_splittable(model: keras.Model) -> None:
     """Raises if the steps of a compiled model cannot consist of parts.
 

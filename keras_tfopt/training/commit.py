@@ -8,9 +8,9 @@ import tensorflow as tf
 from keras_tfopt.accumulation import SplitStep
 from keras_tfopt.accumulation import StepResult
 from keras_tfopt.accumulation import WholeStep
+from keras_tfopt.errors import InterruptedCommitError
 from keras_tfopt.training.chained_updates import chained_updates
 from keras_tfopt.training.chained_updates import writing_operations
-from keras_tfopt.training.failure import InterruptedCommitError
 
 
 class CommitLog:

@@ -9,19 +9,6 @@ import tensorflow as tf
 from keras_tfopt.plan import ExecutionPlan
 
 
-class InterruptedCommitError(RuntimeError):
-    """A step failed while it wrote its results.
-
-    The pure step of a batch can be run again, but of the writes some are made
-    and some are not. Weights and optimizer slots belong to no step; restore
-    them from a backup.
-    """
-
-
-class OutOfMemoryError(MemoryError):
-    """A step does not fit into memory, and nothing is left to try."""
-
-
 @dataclasses.dataclass(frozen=True)
 class StepFailure:
     """A step that failed and left no trace.
@@ -103,31 +90,6 @@ class Remedy:
     def withdraw(self, plan: ExecutionPlan) -> ExecutionPlan:
         """Returns, when unregistered, the plan without what needs its care."""
         return plan
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that a device or the host is out of memory.
-
-    TensorFlow has a class for it. A Python function's `MemoryError` may arrive
-    wrapped, and XLA reports a failed allocation on a GPU as an internal error.
-    """
-    if isinstance(error, (tf.errors.ResourceExhaustedError, MemoryError)):
-        return True
-    text = str(error)
-    if isinstance(error, tf.errors.UnknownError):
-        return "MemoryError" in text
-    if isinstance(error, tf.errors.InternalError):
-        return any(sign in text for sign in _ALLOCATION_SIGNS)
-    return False
-
-
-_ALLOCATION_SIGNS = (
-    "CUDA_ERROR_OUT_OF_MEMORY",
-    "Failed to allocate",
-    "Out of memory",
-    "RESOURCE_EXHAUSTED",
-    "out of memory",
-)
 
 
 def describe(plan: ExecutionPlan) -> str:

@@ -12,7 +12,7 @@ from keras_tfopt import _compat
 from keras_tfopt.accumulation import TRAINING
 from keras_tfopt.accumulation import StepMode
 from keras_tfopt.plan import ExecutionPlan
-from keras_tfopt.training.batch import to_tensors
+from keras_tfopt.training.batch import draw
 from keras_tfopt.training.failure import StepReport
 from keras_tfopt.training.plan_control import PlanControl
 from keras_tfopt.training.settings import AccumulationSettings
@@ -42,7 +42,6 @@ class GuardedStep:
         mode: StepMode = TRAINING,
     ) -> None:
         self._model = model
-        self._gather_steps = settings.gather_steps or 1
         self._functions = StepFunctions(model, mode)
         self.control = PlanControl(model, settings, mode.name)
         self._compilation = _compat.compilation_of(model)
@@ -60,11 +59,13 @@ class GuardedStep:
         Raises:
             StopIteration: If the iterator is exhausted.
         """
-        batches = self._draw(iterator)
+        batches = draw(iterator, self._model.steps_per_execution)
         self._functions.observe(iterator, batches[0])
-        if self._gather_steps > 1:
+        if self.control.plan.gathers:
             self._gather(batches)
         else:
+            # The plan may have gathered until now.
+            self.flush()
             self._run(batches, self._functions.steps)
         if not isinstance(iterator, tf.data.Iterator):
             # `train_on_batch` has no epoch whose end could flush.
@@ -95,25 +96,15 @@ class GuardedStep:
         self._logs = {}
         self.control.clear()
 
-    def _draw(self, iterator: Iterator) -> list[Any]:
-        batches: list[Any] = []
-        try:
-            while len(batches) < self._model.steps_per_execution:
-                batches.append(to_tensors(next(iterator)))
-        except (StopIteration, tf.errors.OutOfRangeError):
-            if not batches:
-                raise StopIteration from None
-        return batches
-
     def _gather(self, batches: list[Any]) -> None:
         for batch in batches:
             self._gathered.append(batch)
-            if len(self._gathered) == self._gather_steps:
+            if len(self._gathered) >= (self.control.plan.gather_steps or 1):
                 self.flush()
 
     def _run(self, units: list[Any], select: Callable) -> None:
         """Runs one step for each unit: a batch, or a window of batches."""
-        is_gathered = self._gather_steps > 1
+        is_gathered = select == self._functions.gathered
         self.control.prepare(units[0][0] if is_gathered else units[0])
         tried: tuple[ExecutionPlan, ...] = ()
         while units:

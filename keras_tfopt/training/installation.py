@@ -12,11 +12,12 @@ from keras_tfopt.accumulation import EVALUATION
 from keras_tfopt.accumulation import TRAINING
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.training.checks import overridden_step
+from keras_tfopt.training.guarded_own_step import GuardedOwnStep
 from keras_tfopt.training.guarded_prediction import GuardedPrediction
 from keras_tfopt.training.guarded_step import GuardedStep
 from keras_tfopt.training.settings import AccumulationSettings
 
-Guard = GuardedStep | GuardedPrediction
+Guard = GuardedStep | GuardedOwnStep | GuardedPrediction
 
 ROLES = ("train", "test", "predict")
 
@@ -24,7 +25,9 @@ ROLES = ("train", "test", "predict")
 _ATTRIBUTE = "_keras_tfopt_guards"
 
 
-def guard_of(model: keras.Model, role: str = "train") -> Guard:
+def guard_of(
+    model: keras.Model, role: str = "train", own_step: bool = False
+) -> Guard:
     """Returns the guard that runs a model's steps, installing it if need be.
 
     Keras looks its step functions up at every step, so a guard takes effect at
@@ -36,18 +39,22 @@ def guard_of(model: keras.Model, role: str = "train") -> Guard:
         model: A compiled Keras model inside of `fit`, `evaluate` or `predict`.
         role: String. One of `"train"`, `"test"` and `"predict"`. Defaults to
             `"train"`.
+        own_step: Boolean. Whether a step that the model overrides may be
+            guarded too, which splits it into several updates. Defaults to
+            `False`.
 
     Returns:
-        `GuardedStep`, or `GuardedPrediction` for `"predict"`.
+        `GuardedStep`; `GuardedPrediction` for `"predict"`; `GuardedOwnStep` for
+        a model that overrides its step.
 
     Raises:
-        ValueError: If the model's step is not Keras' own, so that it cannot be
-            run again without a trace.
+        ValueError: If the model's step is not Keras' own and `own_step` is not
+            set, or if it runs eagerly or under a distribution strategy.
     """
     current = getattr(model, f"{role}_function")
     if isinstance(current, Guard):
         return current
-    _check_guardable(model, role)
+    _check_guardable(model, role, own_step)
     # In `vars`, past the tracking of `__setattr__`.
     guards = vars(model).setdefault(_ATTRIBUTE, types.SimpleNamespace())
     guard = getattr(guards, role, None)
@@ -80,23 +87,37 @@ def _make_guard(model: keras.Model, role: str, current: Callable) -> Guard:
     if role == "predict":
         return GuardedPrediction(model, current, settings)
     mode = TRAINING if role == "train" else EVALUATION
+    overridden = overridden_step(model, role)
+    if overridden:
+        step = getattr(model, overridden)
+        return GuardedOwnStep(model, step, settings, mode.name)
     return GuardedStep(model, settings, mode)
 
 
-def _check_guardable(model: keras.Model, role: str) -> None:
+def _check_guardable(model: keras.Model, role: str, own_step: bool) -> None:
     overridden = overridden_step(model, role)
     if overridden and role != "predict":
-        raise ValueError(
-            "A guarded step stands in for Keras' own. Received: "
-            f"{type(model).__name__}.{overridden}. Expected: a model that does "
-            "not override it. Override `compute_loss`, `compute_metrics` or "
-            "`call` instead."
-        )
+        _check_own_step(f"{type(model).__name__}.{overridden}", model, own_step)
     strategy = _compat.strategy_of(model)
     if strategy is not None:
         raise ValueError(
             "A guarded step does not run under a distribution strategy. "
             f"Received: {type(strategy).__name__}. Expected: no strategy."
+        )
+
+
+def _check_own_step(name: str, model: keras.Model, own_step: bool) -> None:
+    if not own_step:
+        raise ValueError(
+            "A guarded step stands in for Keras' own. Received: "
+            f"{name}. Expected: a model that does not override it. Override "
+            "`compute_loss`, `compute_metrics` or `call` instead, or let "
+            "`OOMRecovery(half_batches=True)` make several updates of a batch."
+        )
+    if model.run_eagerly:
+        raise ValueError(
+            "What an overridden step writes is found in its graph. Received: "
+            f"{name} with run_eagerly=True. Expected: run_eagerly=False."
         )
 
 

@@ -1,6 +1,7 @@
 """Finding the largest micro-batch that fits, before the first step."""
 
 import dataclasses
+import gc
 import time
 from typing import Any
 
@@ -13,6 +14,8 @@ from keras_tfopt.accumulation.split import check_rows
 from keras_tfopt.accumulation.split import count_rows
 from keras_tfopt.accumulation.split import partition_by_size
 from keras_tfopt.accumulation.split import take_rows
+from keras_tfopt.errors import OutOfMemoryError
+from keras_tfopt.errors import is_out_of_memory
 from keras_tfopt.memory.allocator import AllocatorStats
 from keras_tfopt.memory.allocator import read_allocator_stats
 from keras_tfopt.memory.allocator import reset_allocator_peak
@@ -22,14 +25,15 @@ from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.training.batch import spec_of
 from keras_tfopt.training.batch import static_rows
 from keras_tfopt.training.batch import to_tensors
-from keras_tfopt.training.failure import OutOfMemoryError
 from keras_tfopt.training.failure import Remedy
-from keras_tfopt.training.failure import is_out_of_memory
 from keras_tfopt.training.step_function import as_function
 from keras_tfopt.training.step_function import split_step
 
 # Micro-batches in a probe: fewer of them peak lower than a whole step does.
 _MICROBATCHES = 16
+
+# Runs of a probe: what happens side by side by chance adds to a peak.
+_RUNS = 2
 
 # A size that is this close to what the limit allows is good enough.
 _CLOSE = 1.1
@@ -126,6 +130,8 @@ def plan_memory(
         OutOfMemoryError: If not even one row fits.
     """
     start = time.perf_counter()
+    # Models are reference cycles: what a dead one holds would count as needed.
+    gc.collect()
     device = default_device()
     limit = _limit(device, max_utilization, limit_bytes)
     batch = to_tensors(batch)
@@ -178,8 +184,7 @@ class PlanAhead(Remedy):
     ) -> tuple[ExecutionPlan, str] | None:
         """Returns the plan with the largest micro-batch that fits."""
         found = plan_memory(model, batch, max_utilization=self._max_utilization)
-        planned = dataclasses.replace(found.plan, jit_compile=plan.jit_compile)
-        return planned, (
+        return plan.split_like(found.plan), (
             f"planned for {found.limit_bytes / 2**20:.0f} MiB with "
             f"{len(found.probes)} probes"
         )
@@ -205,7 +210,8 @@ class _Prober:
         batch = take_rows(self._batch, 0, rows)
         reset_allocator_peak(self._device)
         try:
-            self._run(batch, tf.constant(size))
+            for _ in range(_RUNS):
+                self._run(batch, tf.constant(size))
         except Exception as error:
             if not is_out_of_memory(error):
                 raise

@@ -1,12 +1,10 @@
 """Which micro-batch to try after a failure, and when to try a larger one."""
 
-import dataclasses
-
+from keras_tfopt.errors import OutOfMemoryError
+from keras_tfopt.errors import is_out_of_memory
 from keras_tfopt.plan import ExecutionPlan
-from keras_tfopt.training.failure import OutOfMemoryError
 from keras_tfopt.training.failure import Remedy
 from keras_tfopt.training.failure import StepFailure
-from keras_tfopt.training.failure import is_out_of_memory
 
 
 class MicrobatchLadder(Remedy):
@@ -44,6 +42,9 @@ class MicrobatchLadder(Remedy):
         """
         if not is_out_of_memory(failure.error) or failure.rows is None:
             return None
+        if isinstance(failure.error, OutOfMemoryError):
+            # Raised by us, where the size of the micro-batch does not matter.
+            return None
         size = failure.plan.rows_of_microbatch(failure.rows)
         sizes = self._failures.setdefault(failure.shape_key, {})
         sizes[size] = sizes.get(size, 0) + 1
@@ -56,16 +57,15 @@ class MicrobatchLadder(Remedy):
             ) from failure.error
         smaller = max(size // 2, self._min_size)
         reason = f"out of memory with {size} of {failure.rows} rows at a time"
-        return _resized(failure.plan, smaller), reason
+        split = ExecutionPlan(microbatch_size=smaller)
+        return failure.plan.split_like(split), reason
 
     def review(
         self, plan: ExecutionPlan, rows: int | None, shape_key: str, steps: int
     ) -> tuple[ExecutionPlan, str] | None:
         """Returns a plan with twice the micro-batch when it is time."""
         self._good_steps += steps
-        original = dataclasses.replace(
-            self._original, jit_compile=plan.jit_compile
-        )
+        original = plan.split_like(self._original)
         if plan == original or rows is None or self._grow_after is None:
             return None
         # A short batch says nothing about the room that others need.
@@ -75,9 +75,9 @@ class MicrobatchLadder(Remedy):
             return None
         reason = f"{self._good_steps} steps without a failure"
         self._good_steps = 0
-        if size >= original.rows_of_microbatch(rows):
+        if size >= self._original.rows_of_microbatch(rows):
             return original, reason
-        return _resized(plan, size), reason
+        return plan.split_like(ExecutionPlan(microbatch_size=size)), reason
 
     def _patience(self, shape_key: str, size: int) -> int:
         """Good steps to wait before a size; twice as many per failure."""
@@ -87,12 +87,6 @@ class MicrobatchLadder(Remedy):
             if failed <= size
         )
         return (self._grow_after or 1) * 2 ** max(failures - 1, 0)
-
-
-def _resized(plan: ExecutionPlan, size: int) -> ExecutionPlan:
-    return dataclasses.replace(
-        plan, microbatch_size=size, accumulation_steps=None
-    )
 
 
 def _describe_end(failure: StepFailure, size: int) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from keras_tfopt.accumulation import EVALUATION
+from keras_tfopt.accumulation.optimizer_build import build_optimizer
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.plan import PlanEvent
 from keras_tfopt.training.checks import check_splittable
@@ -93,24 +94,27 @@ class AccumMixin(_Base):
     @property
     def gather_steps(self) -> int:
         """Number of delivered batches that make one update."""
-        return self._settings.gather_steps or 1
+        return self.plan.gather_steps or 1
 
     def change_plan(self, plan: ExecutionPlan, reason: str) -> None:
         """Changes the plan from the next step on, also inside of `fit`.
 
         Another number or size of micro-batches costs no retracing, unless XLA
-        compiles the step. The change is recorded in `plan_events`.
+        compiles the step. Batches that are gathered already make an update
+        before another `gather_steps` counts. The change is recorded in
+        `plan_events`.
 
         Args:
             plan: The new `ExecutionPlan`.
             reason: String. Why, for `plan_events`.
 
         Raises:
-            ValueError: If the plan splits batches and the model cannot.
+            ValueError: If the plan splits or gathers batches and the model
+                cannot.
         """
         if plan == self.plan:
             return
-        if plan.is_split and self.compiled:
+        if (plan.is_split or plan.gathers) and self.compiled:
             check_splittable(self)
         step = int(self.optimizer.iterations) if self.optimizer else 0
         self._settings.change_plan(plan, reason, step)
@@ -127,7 +131,7 @@ class AccumMixin(_Base):
         settings.plan = dataclasses.replace(
             settings.plan, jit_compile=bool(self.jit_compile)
         )
-        if settings.plan.is_split or self.gather_steps > 1:
+        if settings.plan.is_split or settings.plan.gathers:
             check_splittable(self)
 
     def get_compile_config(self) -> dict[str, Any]:
@@ -145,7 +149,7 @@ class AccumMixin(_Base):
         # Keras does not compile a model whose class overrides `compile`.
         self.compile(**keras.saving.deserialize_keras_object(dict(config)))
         if self.optimizer is not None and self.built:
-            self.optimizer.build(self.trainable_variables)
+            build_optimizer(self.optimizer, self.trainable_variables)
 
     def check_equivalence(self, batch: Any) -> EquivalenceReport:
         """Measures on a batch whether splitting it changes the gradient.

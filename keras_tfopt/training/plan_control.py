@@ -1,5 +1,6 @@
 """Who may change a plan, and the record of it."""
 
+import gc
 import logging
 import time
 from typing import Any
@@ -72,11 +73,6 @@ class PlanControl:
         for remedy in list(self.remedies):
             self.unregister(remedy)
 
-    def change_plan(self, plan: ExecutionPlan, reason: str) -> None:
-        """Puts another plan in force, from the next step on."""
-        if plan != self.plan:
-            self._change(plan, reason, 0.0)
-
     def plan_for(self, batch: Any) -> ExecutionPlan:
         """Returns the plan in force, as the remedies adapt it to a batch."""
         plan = self.plan
@@ -112,7 +108,7 @@ class PlanControl:
             start = time.perf_counter()
             proposal = remedy.prepare(self._model, batch, self.plan)
             if proposal is not None and proposal[0] != self.plan:
-                self._change(*proposal, time.perf_counter() - start)
+                self.change(*proposal, time.perf_counter() - start)
 
     def recover(
         self,
@@ -144,7 +140,9 @@ class PlanControl:
         for remedy in self.remedies:
             proposal = remedy.propose(failure)
             if proposal is not None:
-                self._change(*proposal, time.perf_counter() - start)
+                # Cycles of dead objects may hold what memory is short of.
+                gc.collect()
+                self.change(*proposal, time.perf_counter() - start)
                 return True
         return False
 
@@ -157,7 +155,7 @@ class PlanControl:
         for remedy in self.remedies:
             proposal = remedy.review(self.plan, rows, key, steps)
             if proposal is not None:
-                self._change(*proposal, 0.0)
+                self.change(*proposal)
 
     def observe(self, report: StepReport) -> None:
         """Lets the remedies look at the cost of good steps."""
@@ -170,7 +168,16 @@ class PlanControl:
         self.remedies.insert(index, remedy)
         self._is_prepared = False
 
-    def _change(self, plan: ExecutionPlan, reason: str, seconds: float) -> None:
+    def change(
+        self, plan: ExecutionPlan, reason: str, seconds: float = 0.0
+    ) -> None:
+        """Puts a plan in force, records it and logs one line.
+
+        Args:
+            plan: `ExecutionPlan`, or the one in force to record a decision.
+            reason: String. Why.
+            seconds: Float. What the change cost. Defaults to 0.
+        """
         optimizer = self._model.optimizer
         step = 0 if optimizer is None else int(optimizer.iterations)
         _logger.warning(

@@ -2,7 +2,9 @@
 
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.plan import PlanEvent
-from keras_tfopt.plan import check_positive_integer
+
+# Fields of a plan that are arguments of a model.
+_ARGUMENTS = ("accumulation_steps", "microbatch_size", "gather_steps")
 
 
 class AccumulationSettings:
@@ -16,7 +18,6 @@ class AccumulationSettings:
     Attributes:
         plan: The `ExecutionPlan` in force.
         plan_events: Tuple of `PlanEvent`, oldest first.
-        gather_steps: Integer or `None`.
     """
 
     def __init__(
@@ -25,10 +26,10 @@ class AccumulationSettings:
         microbatch_size: int | None = None,
         gather_steps: int | None = None,
     ) -> None:
-        check_positive_integer("gather_steps", gather_steps)
-        self.plan = ExecutionPlan(accumulation_steps, microbatch_size)
+        self.plan = ExecutionPlan(
+            accumulation_steps, microbatch_size, gather_steps=gather_steps
+        )
         self.plan_events: tuple[PlanEvent, ...] = ()
-        self.gather_steps = gather_steps
 
     def change_plan(
         self, plan: ExecutionPlan, reason: str, step: int, seconds: float = 0.0
@@ -40,18 +41,15 @@ class AccumulationSettings:
 
     def get_config(self) -> dict[str, int]:
         """Returns the settings that are set, as JSON takes them."""
-        settings = {
-            "accumulation_steps": self.plan.accumulation_steps,
-            "microbatch_size": self.plan.microbatch_size,
-            "gather_steps": self.gather_steps,
-        }
-        return {key: value for key, value in settings.items() if value}
+        values = {name: getattr(self.plan, name) for name in _ARGUMENTS}
+        return {name: value for name, value in values.items() if value}
 
     @classmethod
     def pop_config(cls, config: dict) -> "AccumulationSettings | None":
         """Takes the settings out of a config; `None` if it has none."""
-        names = ("accumulation_steps", "microbatch_size", "gather_steps")
-        found = {name: config.pop(name) for name in names if name in config}
+        found = {
+            name: config.pop(name) for name in _ARGUMENTS if name in config
+        }
         return cls(**found) if found else None
 
 
@@ -69,8 +67,4 @@ class CompileConfig(dict):
 
     def __init__(self, config: dict, settings: AccumulationSettings) -> None:
         super().__init__(config)
-        self.settings = AccumulationSettings(
-            settings.plan.accumulation_steps,
-            settings.plan.microbatch_size,
-            settings.gather_steps,
-        )
+        self.settings = AccumulationSettings(**settings.get_config())

@@ -19,12 +19,12 @@ from keras_tfopt.compilation.settings import CompilationSettings
 from keras_tfopt.compilation.shapes import Shapes
 from keras_tfopt.compilation.shapes import describe_shapes
 from keras_tfopt.compilation.shapes import shapes_of
+from keras_tfopt.errors import is_out_of_memory
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.training.batch import spec_of
 from keras_tfopt.training.failure import Remedy
 from keras_tfopt.training.failure import StepFailure
 from keras_tfopt.training.failure import StepReport
-from keras_tfopt.training.failure import is_out_of_memory
 from keras_tfopt.training.xla_trial import XLATrial
 
 _logger = logging.getLogger("keras_tfopt")
@@ -102,20 +102,20 @@ class XLAPolicy(Remedy):
         layers = list(_compat.layers_of(model))
         self._layers = frozenset(layer.name for layer in layers)
         self._obstacle = _obstacle(model, layers)
-        if self._obstacle and self._mode != "off":
-            _logger.warning(
-                "%s runs without XLA: %s", self._work, self._obstacle
-            )
+        reason = self._obstacle
+        if plan.gathers:
+            reason = "batches that `gather_steps` gathers may differ in shape"
+        if reason and self._mode != "off":
+            _logger.warning("%s runs without XLA: %s", self._work, reason)
         wanted = self._decision(plan)
         if wanted is None:
             return None
-        reason = self._obstacle or f"XLA is {self._mode}"
-        return _with_xla(plan, wanted), reason
+        return _with_xla(plan, wanted), reason or f"XLA is {self._mode}"
 
     def adapt(self, plan: ExecutionPlan, batch: Any) -> ExecutionPlan:
         """Returns the plan with XLA for the batches that it is good for."""
         shapes = shapes_of(batch)
-        wanted = plan.jit_compile
+        wanted = plan.jit_compile and not plan.gathers
         if self._mode == "auto":
             measured = self._decision(plan)
             if measured is None:
@@ -221,7 +221,8 @@ class XLAPolicy(Remedy):
 
     def _decision(self, plan: ExecutionPlan) -> bool | None:
         """Whether to use XLA under a plan; `None` if it is to be measured."""
-        if self._obstacle or _with_xla(plan, False) in self._refused:
+        is_refused = _with_xla(plan, False) in self._refused
+        if self._obstacle or is_refused or plan.gathers:
             return False
         if self._mode == "auto":
             return self._decisions.get(_with_xla(plan, False))
@@ -292,8 +293,6 @@ def _obstacle(
     """Returns why a model cannot run under XLA, or `None`."""
     if model.run_eagerly:
         return "the model runs eagerly"
-    if getattr(model, "gather_steps", 1) > 1:
-        return "batches that `gather_steps` gathers may differ in shape"
     for layer in layers:
         if not layer.supports_jit:
             return f"layer '{layer.name}' declares that XLA cannot compile it"
