@@ -6,6 +6,8 @@ one moves or changes its meaning.
 
 from collections.abc import Callable
 from collections.abc import Iterator
+import math
+import re
 from typing import Any
 
 import keras
@@ -20,8 +22,15 @@ from keras.src.models.model import (
 )
 import tensorflow as tf
 
+# XLA's own format: what it fused stands nowhere else but in its text.
+from tensorflow.compiler.xla import xla_data_pb2
+from tensorflow.compiler.xla.service import hlo_pb2
+
 # The only place that tells how much of a GPU TensorFlow may take.
 from tensorflow.python.client import device_lib
+
+# The only place that tells whether TensorFlow has read its flags.
+from tensorflow.python.eager import context
 
 # TensorFlow's own table of which operations read and which write a resource;
 # it alone covers control flow and function calls.
@@ -247,6 +256,25 @@ def device_memory_limit(device: str) -> int | None:
         for entry in device_lib.list_local_devices()
     }
     return limits.get(device.rpartition("device:")[-1].removeprefix("/"))
+
+
+def is_started() -> bool:
+    """Whether TensorFlow has started its devices."""
+    return context.context()._context_handle is not None
+
+
+def parse_hlo(serialized: bytes) -> Any:
+    """Returns the module that XLA serialized."""
+    return hlo_pb2.HloProto.FromString(serialized).hlo_module
+
+
+def hlo_shape_bytes(shape: Any) -> int:
+    """Returns the bytes of an array in XLA's format; 0 for other values."""
+    name = xla_data_pb2.PrimitiveType.Name(shape.element_type)
+    # XLA's names of types end with their bits; predicates take a byte.
+    digits = re.search(r"\d+", name)
+    bits = int(digits[0]) if digits else 8 * (name == "PRED")
+    return math.prod(shape.dimensions) * bits // 8
 
 
 def tracker_of(optimizer: keras.optimizers.Optimizer) -> Any:

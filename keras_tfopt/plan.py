@@ -121,13 +121,13 @@ class ExecutionPlan:
 
 @dataclasses.dataclass(frozen=True)
 class PlanEvent:
-    """A change of plan, with its reason.
+    """A change of plan, or the decision to keep it, with its reason.
 
     Attributes:
         step: Integer. Optimizer updates made before the change.
         reason: String. Why the plan changed.
         old: `ExecutionPlan` before.
-        new: `ExecutionPlan` after.
+        new: `ExecutionPlan` after; the same where one was kept.
         seconds: Float. What the change cost in wall time.
     """
 

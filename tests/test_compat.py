@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from keras_tfopt import _compat
+from tests import subprocesses
 
 
 def _functional(layers=None):
@@ -342,6 +343,44 @@ def test_device_memory_limit():
     for name in ("/device:CPU:0", "/job:localhost/task:0/device:CPU:0"):
         assert _compat.device_memory_limit(name) == limit
     assert _compat.device_memory_limit("GPU:99") is None
+
+
+def test_is_started_with_the_first_operation():
+    printed = subprocesses.run_source(
+        "import tensorflow as tf\n"
+        "from keras_tfopt import _compat\n"
+        "print(_compat.is_started())\n"
+        "tf.ones(())\n"
+        "print(_compat.is_started())\n"
+    )
+    assert printed.split() == ["False", "True"]
+    tf.ones(())
+    assert _compat.is_started()
+
+
+def test_parse_hlo_and_sizes_of_shapes():
+    function = tf.function(
+        lambda x: (tf.cast(x > 0, tf.float16), x > 1), jit_compile=True
+    )
+    get = function.experimental_get_compiler_ir(tf.ones((3, 4)))
+    module = _compat.parse_hlo(get("optimized_hlo_proto_serialized"))
+    instructions = {
+        instruction.id: instruction
+        for computation in module.computations
+        for instruction in computation.instructions
+    }
+    (root,) = (
+        instructions[computation.root_id]
+        for computation in module.computations
+        if computation.id == module.entry_computation_id
+    )
+    assert root.opcode == "tuple"
+    sizes = [
+        _compat.hlo_shape_bytes(instructions[operand].shape)
+        for operand in root.operand_ids
+    ]
+    assert sizes == [24, 12]
+    assert _compat.hlo_shape_bytes(root.shape) == 0
 
 
 def test_tracker_registers_the_variables_of_an_optimizer():

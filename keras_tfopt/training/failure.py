@@ -15,10 +15,12 @@ class StepFailure:
 
     Attributes:
         error: The exception.
-        plan: `ExecutionPlan` that it failed under.
+        plan: `ExecutionPlan` in force.
         rows: Integer or `None`. Rows of the batch, where it has rows.
         shape_key: String. Shapes and dtypes of the batch, apart from its rows.
-        tried: Tuple of the plans that failed on this batch before.
+        tried: Tuple of the plans that failed on this batch. The last one is
+            what the step ran under: the plan in force, adapted to the batch.
+        seconds: Float. What the attempt took.
     """
 
     error: Exception
@@ -26,12 +28,33 @@ class StepFailure:
     rows: int | None
     shape_key: str
     tried: tuple[ExecutionPlan, ...]
+    seconds: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class StepReport:
+    """One or more good steps that ran in one call.
+
+    Attributes:
+        plan: `ExecutionPlan` that they ran under.
+        batch: Nest of tensors. The last batch.
+        steps: Integer.
+        seconds: Float. Wall time, with what was traced and compiled.
+        function: What ran them, a `StepFunction` or what stands for one.
+    """
+
+    plan: ExecutionPlan
+    batch: Any
+    steps: int
+    seconds: float
+    function: Any
 
 
 class Remedy:
     """Knows another plan before a run, when a step fails, or when all is well.
 
-    Each method but `drop` returns another plan with the reason, or `None`.
+    `prepare`, `propose` and `review` return another plan with the reason, or
+    `None`.
     """
 
     def prepare(
@@ -57,6 +80,24 @@ class Remedy:
     ) -> tuple[ExecutionPlan, str] | None:
         """Looks back on good steps."""
 
+    def adapt(self, plan: ExecutionPlan, batch: Any) -> ExecutionPlan:
+        """Returns the plan for one batch, mostly the one in force.
+
+        Asked for each batch before it runs, so it must not count the asking.
+        """
+        return plan
+
+    def observe(self, report: StepReport) -> None:
+        """Looks at the cost of good steps."""
+
+    def resume(self, plan: ExecutionPlan) -> ExecutionPlan:
+        """Returns, when registered again, the plan as decided before."""
+        return plan
+
+    def withdraw(self, plan: ExecutionPlan) -> ExecutionPlan:
+        """Returns, when unregistered, the plan without what needs its care."""
+        return plan
+
 
 def describe(plan: ExecutionPlan) -> str:
     """Returns what sets a plan apart from the default, in words."""
@@ -66,6 +107,13 @@ def describe(plan: ExecutionPlan) -> str:
         if getattr(plan, field.name) != field.default
     ]
     return ", ".join(settings) or "whole batch"
+
+
+def describe_change(old: ExecutionPlan, new: ExecutionPlan) -> str:
+    """Returns what becomes of a plan, in words."""
+    if new == old:
+        return f"keeps {describe(old)}"
+    return f"changes from {describe(old)} to {describe(new)}"
 
 
 def shape_key(spec: Any) -> str:

@@ -34,6 +34,7 @@ class GatheredStepFunction:
     """
 
     capacity = 1
+    compiled = None
 
     def __init__(
         self,

@@ -77,7 +77,7 @@ class GuardedOwnStep:
 
     def reset(self) -> None:
         """Forgets what an interrupted `fit` left behind."""
-        self.control.remedies.clear()
+        self.control.clear()
 
     def _run_parts(self, batch: Any) -> Any:
         rows = static_rows(spec_of(batch)) or 1

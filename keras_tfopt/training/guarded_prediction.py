@@ -68,7 +68,7 @@ class GuardedPrediction:
 
     def reset(self) -> None:
         """Forgets what an interrupted `predict` left behind."""
-        self.control.remedies.clear()
+        self.control.clear()
 
     def _predict(self, batches: list[Any], plan: ExecutionPlan) -> Any:
         if not plan.is_split:

@@ -13,6 +13,7 @@ from keras_tfopt.accumulation import TRAINING
 from keras_tfopt.accumulation import StepMode
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.training.batch import draw
+from keras_tfopt.training.failure import StepReport
 from keras_tfopt.training.plan_control import PlanControl
 from keras_tfopt.training.settings import AccumulationSettings
 from keras_tfopt.training.step_functions import StepFunctions
@@ -116,7 +117,7 @@ class GuardedStep:
         """Forgets what an interrupted `fit` left behind."""
         self._gathered = []
         self._logs = {}
-        self.control.remedies.clear()
+        self.control.clear()
         self.set_check(None)
 
     def _gather(self, batches: list[Any]) -> None:
@@ -131,12 +132,12 @@ class GuardedStep:
         self.control.prepare(units[0][0] if is_gathered else units[0])
         tried: tuple[ExecutionPlan, ...] = ()
         while units:
-            plan = self.control.plan
+            plan = self.control.plan_for(units[0])
             start = time.perf_counter()
             function, held = None, units
             try:
                 function = select(plan, units[0])
-                held = units[: function.capacity]
+                held = self.control.alike(units[: function.capacity], plan)
                 self._logs = function(held, self._functions.value(plan))
             except BaseException as error:
                 done = 0 if function is None else function.settle(error)
@@ -148,5 +149,9 @@ class GuardedStep:
                 elif not self.control.recover(error, units[0], tried, start):
                     raise
             else:
+                seconds = time.perf_counter() - start
+                self.control.observe(
+                    StepReport(plan, held[-1], len(held), seconds, function)
+                )
                 units, tried = units[len(held) :], ()
                 self.control.review(held[-1], len(held))

@@ -52,6 +52,8 @@ def guard_of(
             set, or if it runs eagerly or under a distribution strategy.
     """
     current = getattr(model, f"{role}_function")
+    if isinstance(current, GuardedOwnStep) and not own_step:
+        _check_guardable(model, role, own_step)
     if isinstance(current, Guard):
         return current
     _check_guardable(model, role, own_step)

@@ -112,6 +112,8 @@ class AccumMixin(_Base):
             ValueError: If the plan splits or gathers batches and the model
                 cannot.
         """
+        if plan == self.plan:
+            return
         if (plan.is_split or plan.gathers) and self.compiled:
             check_splittable(self)
         step = int(self.optimizer.iterations) if self.optimizer else 0
@@ -215,7 +217,7 @@ class AccumMixin(_Base):
             return super().make_test_function(force)
         if self.test_function is None or force:
             settings = AccumulationSettings()
-            settings.plan = ExecutionPlan(jit_compile=self.plan.jit_compile)
+            settings.plan = ExecutionPlan(jit_compile=bool(self.jit_compile))
             self.test_function = GuardedStep(self, settings, EVALUATION)
         self.test_function.reset()
         return self.test_function

@@ -7,13 +7,15 @@ from typing import Any
 
 import keras
 
+from keras_tfopt.compilation.shapes import shapes_of
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.plan import PlanEvent
 from keras_tfopt.training.batch import spec_of
 from keras_tfopt.training.batch import static_rows
 from keras_tfopt.training.failure import Remedy
 from keras_tfopt.training.failure import StepFailure
-from keras_tfopt.training.failure import describe
+from keras_tfopt.training.failure import StepReport
+from keras_tfopt.training.failure import describe_change
 from keras_tfopt.training.failure import shape_key
 from keras_tfopt.training.settings import AccumulationSettings
 
@@ -29,6 +31,7 @@ class PlanControl:
         work: String. What runs under the plan, for the log.
 
     Attributes:
+        work: As given.
         remedies: List of `Remedy`, asked in order.
     """
 
@@ -37,7 +40,7 @@ class PlanControl:
     ) -> None:
         self._model = model
         self._settings = settings
-        self._work = work
+        self.work = work
         self._is_prepared = False
         self.remedies: list[Remedy] = []
 
@@ -53,8 +56,48 @@ class PlanControl:
 
     def register(self, remedy: Remedy) -> None:
         """Adds a remedy, behind those that are there."""
-        self.remedies.append(remedy)
-        self._is_prepared = False
+        self._register(len(self.remedies), remedy)
+
+    def register_first(self, remedy: Remedy) -> None:
+        """Adds a remedy, before those that are there."""
+        self._register(0, remedy)
+
+    def unregister(self, remedy: Remedy) -> None:
+        """Takes a remedy out, with what needs its care."""
+        if remedy in self.remedies:
+            self.remedies.remove(remedy)
+            self._settings.plan = remedy.withdraw(self.plan)
+
+    def clear(self) -> None:
+        """Takes all remedies out."""
+        for remedy in list(self.remedies):
+            self.unregister(remedy)
+
+    def plan_for(self, batch: Any) -> ExecutionPlan:
+        """Returns the plan in force, as the remedies adapt it to a batch."""
+        plan = self.plan
+        for remedy in self.remedies:
+            plan = remedy.adapt(plan, batch)
+        return plan
+
+    def alike(self, batches: list[Any], plan: ExecutionPlan) -> list[Any]:
+        """Returns the batches at the front that run under one plan.
+
+        Args:
+            batches: List of nests of tensors.
+            plan: What `plan_for` returned for the first.
+        """
+        if not self.remedies or len(batches) == 1:
+            return batches
+        shapes = shapes_of(batches[0])
+        count = 1
+        for batch in batches[1:]:
+            # XLA compiles for each shape.
+            is_other = plan.jit_compile and shapes_of(batch) != shapes
+            if is_other or self.plan_for(batch) != plan:
+                break
+            count += 1
+        return batches[:count]
 
     def prepare(self, batch: Any) -> None:
         """Lets the remedies change the plan before the first batch."""
@@ -85,7 +128,8 @@ class PlanControl:
         Returns:
             Boolean. Whether the batch shall run again.
         """
-        failure = self._failure(error, batch, tried)
+        seconds = time.perf_counter() - start
+        failure = self._failure(error, batch, tried, seconds)
         for remedy in self.remedies:
             proposal = remedy.propose(failure)
             if proposal is not None:
@@ -99,7 +143,7 @@ class PlanControl:
         self, error: Exception, batch: Any, tried: tuple[ExecutionPlan, ...]
     ) -> bool:
         """Whether a remedy wants to leave out a batch that failed."""
-        failure = self._failure(error, batch, tried)
+        failure = self._failure(error, batch, tried, 0.0)
         return any(remedy.drop(failure) for remedy in self.remedies)
 
     def review(self, batch: Any, steps: int) -> None:
@@ -114,31 +158,50 @@ class PlanControl:
                 self.change(*proposal)
 
     def _failure(
-        self, error: Exception, batch: Any, tried: tuple[ExecutionPlan, ...]
+        self,
+        error: Exception,
+        batch: Any,
+        tried: tuple[ExecutionPlan, ...],
+        seconds: float,
     ) -> StepFailure:
         spec = spec_of(batch)
         return StepFailure(
-            error, self.plan, static_rows(spec), shape_key(spec), tried
+            error,
+            self.plan,
+            static_rows(spec),
+            shape_key(spec),
+            tried,
+            seconds,
         )
+
+    def observe(self, report: StepReport) -> None:
+        """Lets the remedies look at the cost of good steps."""
+        for remedy in self.remedies:
+            remedy.observe(report)
+
+    def _register(self, index: int, remedy: Remedy) -> None:
+        # Neither this nor taking it back is a decision, so not an event.
+        self._settings.plan = remedy.resume(self.plan)
+        self.remedies.insert(index, remedy)
+        self._is_prepared = False
 
     def change(
         self, plan: ExecutionPlan, reason: str, seconds: float = 0.0
     ) -> None:
-        """Puts another plan in force, records it and logs one line.
+        """Puts a plan in force, records it and logs one line.
 
         Args:
-            plan: The new `ExecutionPlan`.
+            plan: `ExecutionPlan`, or the one in force to record a decision.
             reason: String. Why.
             seconds: Float. What the change cost. Defaults to 0.
         """
         optimizer = self._model.optimizer
         step = 0 if optimizer is None else int(optimizer.iterations)
         _logger.warning(
-            "Step %d: %s changes from %s to %s, %.1f s lost: %s",
+            "Step %d: %s %s, %.1f s lost: %s",
             step,
-            self._work,
-            describe(self.plan),
-            describe(plan),
+            self.work,
+            describe_change(self.plan, plan),
             seconds,
             reason,
         )

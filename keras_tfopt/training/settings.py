@@ -37,9 +37,7 @@ class AccumulationSettings:
     def change_plan(
         self, plan: ExecutionPlan, reason: str, step: int, seconds: float = 0.0
     ) -> None:
-        """Puts another plan in force and records the change."""
-        if plan == self.plan:
-            return
+        """Puts a plan in force and records the decision."""
         event = PlanEvent(step, reason, self.plan, plan, seconds)
         self.plan_events += (event,)
         self.plan = plan

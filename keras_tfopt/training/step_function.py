@@ -40,6 +40,8 @@ class StepFunction:
         check: Callable that refuses a batch, or `None`. Defaults to `None`.
         unmanaged: Variables that the pure step writes past Keras; they are put
             back when it fails. Defaults to none.
+        compiled: The function inside of `pure` that XLA compiles, or `None`.
+            Defaults to `None`.
     """
 
     def __init__(
@@ -51,8 +53,10 @@ class StepFunction:
         capacity: int,
         check: Callable[[Any], None] | None = None,
         unmanaged: tuple[tf.Variable, ...] = (),
+        compiled: Any = None,
     ) -> None:
         self._check = check
+        self.compiled = compiled
         self.capacity = capacity
         self._unmanaged = unmanaged
         self._log = log = CommitLog()
@@ -86,6 +90,11 @@ class StepFunction:
             self._run = self._run.get_concrete_function(
                 [spec] * capacity, scalar, scalar
             )
+
+    @property
+    def graph(self) -> tf.Graph | None:
+        """What runs, or `None` where it runs eagerly."""
+        return getattr(self._run, "graph", None)
 
     def __call__(self, batches: list[Any], value: tf.Tensor) -> Any:
         """Runs one step for each batch and returns the last logs.
@@ -167,6 +176,7 @@ def whole_step_function(
         spec,
         capacity,
         unmanaged=effects.variables,
+        compiled=compiled if jit_compile else None,
     )
 
 
@@ -198,6 +208,7 @@ def split_step_function(
     partition = partition_function(plan)
 
     pure = pure_split_function(step, plan)
+    compiled = None
     if plan.jit_compile:
         fixed = partition(static_rows(spec), split_number(plan))
         compiled = as_compiled(lambda batch: step(batch, fixed), True)
@@ -205,7 +216,9 @@ def split_step_function(
         def pure(batch: Any, value: tf.Tensor) -> StepResult:
             return compiled(batch)
 
-    return StepFunction(model, step, pure, spec, capacity, check_rows)
+    return StepFunction(
+        model, step, pure, spec, capacity, check_rows, compiled=compiled
+    )
 
 
 def split_step(

@@ -20,6 +20,8 @@ class StockStepFunction:
         mode: `StepMode`.
     """
 
+    compiled = None
+
     def __init__(self, model: keras.Model, mode: StepMode) -> None:
         step = model.train_step if mode.differentiates else model.test_step
         self._run = _compat.stock_function(model, step)
