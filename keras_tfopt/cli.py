@@ -1,6 +1,7 @@
 """The command line of keras_tfopt."""
 
 import os
+import pathlib
 from typing import Annotated
 
 import rich.console
@@ -9,7 +10,9 @@ import typer
 from keras_tfopt._version import __version__
 from keras_tfopt.benchmark import accumulation
 from keras_tfopt.benchmark import demo as benchmark
+from keras_tfopt.benchmark import fit_plan as planning
 from keras_tfopt.benchmark.digits import MissingExtraError
+from keras_tfopt.errors import OutOfMemoryError
 
 app = typer.Typer(
     add_completion=False,
@@ -55,9 +58,7 @@ def demo(
 
     Exits with status 1 if either reads fewer than 97 % of the test images.
     """
-    # Gives CPUs the allocator of GPUs, which counts what it hands out.
-    # TensorFlow reads this when it first uses a device, not on import.
-    os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
+    _count_cpu_memory()
     console = rich.console.Console()
     try:
         results = benchmark.run_demo(console, epochs=epochs, seed=seed)
@@ -82,5 +83,50 @@ def bench(
     ] = 9,
 ) -> None:
     """Measure what accumulation costs, against stock Keras."""
-    os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
+    _count_cpu_memory()
     accumulation.run_benchmark(rich.console.Console(), rounds)
+
+
+@app.command()
+def fit_plan(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="MLP, convnet, transformer, or module:function; the function "
+            "returns a compiled model and a batch."
+        ),
+    ],
+    limit_mib: Annotated[
+        int | None,
+        typer.Option(min=1, help="What a step may use. Default: the device's."),
+    ] = None,
+    max_utilization: Annotated[
+        float, typer.Option(help="Share of the device's limit to use.")
+    ] = 0.85,
+    svg: Annotated[
+        pathlib.Path | None, typer.Option(help="File to save the picture in.")
+    ] = None,
+) -> None:
+    """Find the largest micro-batch that fits, and show what others need."""
+    _count_cpu_memory()
+    console = rich.console.Console(record=svg is not None)
+    try:
+        planning.run_fit_plan(
+            console,
+            source,
+            max_utilization=max_utilization,
+            limit_bytes=None if limit_mib is None else limit_mib * 2**20,
+        )
+    except (ValueError, OutOfMemoryError) as error:
+        console.print(str(error), markup=False, style="bold red")
+        raise typer.Exit(2) from error
+    if svg is not None:
+        console.save_svg(str(svg), title=f"keras-tfopt fit-plan {source}")
+
+
+def _count_cpu_memory() -> None:
+    """Gives CPUs the allocator of GPUs, which counts what it hands out.
+
+    TensorFlow reads this when it first uses a device, not on import.
+    """
+    os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")

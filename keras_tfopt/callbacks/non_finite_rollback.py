@@ -7,7 +7,7 @@ import keras
 
 from keras_tfopt.plan import check_positive_integer
 from keras_tfopt.training import guard_of
-from keras_tfopt.training import remove_guard
+from keras_tfopt.training import release_guard
 from keras_tfopt.training.bad_steps import BadStepRemedy
 from keras_tfopt.training.guarded_step import GuardedStep
 from keras_tfopt.training.rollback import roll_back
@@ -145,13 +145,8 @@ class NonFiniteRollback(keras.callbacks.Callback):
 
     def on_train_end(self, logs: Any = None) -> None:
         """Takes the registration back."""
-        guard = self._guard()
-        guard.set_check(None)
-        remedies = guard.control.remedies
-        if self._remedy in remedies:
-            remedies.remove(self._remedy)
-        if not remedies:
-            remove_guard(self.model)
+        self._guard().set_check(None)
+        release_guard(self.model, "train", self._remedy)
 
     def get_state(self) -> dict[str, Any]:
         """Returns what a restored run must know."""

@@ -7,7 +7,7 @@ import keras
 from keras_tfopt.plan import PlanEvent
 from keras_tfopt.plan import check_positive_integer
 from keras_tfopt.training import guard_of
-from keras_tfopt.training import remove_guard
+from keras_tfopt.training import release_guard
 from keras_tfopt.training.checks import overridden_step
 from keras_tfopt.training.memory_plan import PlanAhead
 from keras_tfopt.training.microbatch_ladder import MicrobatchLadder
@@ -145,9 +145,4 @@ class OOMRecovery(keras.callbacks.Callback):
             )
 
     def _unregister(self, role: str) -> None:
-        remedies = self._controls[role].remedies
-        for remedy in (self._ladders[role], self._planner):
-            if remedy in remedies:
-                remedies.remove(remedy)
-        if not remedies:
-            remove_guard(self.model, role)
+        release_guard(self.model, role, self._ladders[role], self._planner)

@@ -14,7 +14,7 @@ from keras_tfopt.compilation.report import report_table
 from keras_tfopt.compilation.settings import check_mode
 from keras_tfopt.plan import PlanEvent
 from keras_tfopt.training import guard_of
-from keras_tfopt.training import remove_guard
+from keras_tfopt.training import release_guard
 from keras_tfopt.training.checks import overridden_step
 from keras_tfopt.training.plan_control import PlanControl
 from keras_tfopt.training.xla_policy import XLAPolicy
@@ -222,7 +222,4 @@ class XLACompilation(keras.callbacks.Callback):
             )
 
     def _unregister(self, role: str) -> None:
-        control = self._controls[role]
-        control.unregister(self._policies[role])
-        if not control.remedies:
-            remove_guard(self.model, role)
+        release_guard(self.model, role, self._policies[role])

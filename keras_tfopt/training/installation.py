@@ -12,6 +12,7 @@ from keras_tfopt.accumulation import EVALUATION
 from keras_tfopt.accumulation import TRAINING
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.training.checks import overridden_step
+from keras_tfopt.training.failure import Remedy
 from keras_tfopt.training.guarded_own_step import GuardedOwnStep
 from keras_tfopt.training.guarded_prediction import GuardedPrediction
 from keras_tfopt.training.guarded_step import GuardedStep
@@ -32,7 +33,7 @@ def guard_of(
 
     Keras looks its step functions up at every step, so a guard takes effect at
     once. Several callbacks share one. `AccumModel` trains and evaluates under
-    guards of its own; on any other model they stay until `remove_guard`, or
+    guards of its own; on any other model they stay until `release_guard`, or
     until the next `fit`, `evaluate` or `predict` after an exception.
 
     Args:
@@ -70,7 +71,24 @@ def guard_of(
     return guard
 
 
-def remove_guard(model: keras.Model, role: str = "train") -> None:
+def release_guard(model: keras.Model, role: str, *remedies: Remedy) -> None:
+    """Takes remedies back, and the guard with the last of them.
+
+    Args:
+        model: A Keras model.
+        role: As for `guard_of`.
+        *remedies: `Remedy`; those that are not registered are left out.
+    """
+    guard = getattr(model, f"{role}_function")
+    if not isinstance(guard, Guard):
+        return
+    for remedy in remedies:
+        guard.control.unregister(remedy)
+    if not guard.control.remedies:
+        _remove_guard(model, role)
+
+
+def _remove_guard(model: keras.Model, role: str = "train") -> None:
     """Gives a model Keras' own step back, unless the guard is its own.
 
     Args:
@@ -128,7 +146,7 @@ def _remover(model: keras.Model, role: str) -> Any:
 
     def make_function(force: bool = False) -> Any:
         model = reference()
-        remove_guard(model, role)
+        _remove_guard(model, role)
         return getattr(model, f"make_{role}_function")(force)
 
     return make_function

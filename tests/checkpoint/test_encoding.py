@@ -37,7 +37,7 @@ def _round_trip(value):
         {1: "a", (2, "b"): {"#": "array"}, None: ()},
         keras.ops.less,
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_values(value):
     result = _round_trip(value)

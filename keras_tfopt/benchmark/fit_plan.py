@@ -1,0 +1,146 @@
+"""Shows which micro-batch fits into memory, as a table and a picture."""
+
+import importlib
+import sys
+from typing import Any
+
+import keras
+import rich.console
+import rich.table
+
+from keras_tfopt import AccumModel
+from keras_tfopt.benchmark.networks import NETWORKS
+from keras_tfopt.training import MemoryPlan
+from keras_tfopt.training import plan_memory
+
+_WIDTH = 32
+_MIB = 2**20
+
+
+def load_source(source: str) -> tuple[keras.Model, Any]:
+    """Returns the model and the batch that a source names.
+
+    Args:
+        source: String. A network of the benchmark, such as `"MLP"`, or
+            `"module:function"`. The function takes nothing and returns a
+            compiled Keras model and a batch `(x, y)` or
+            `(x, y, sample_weight)`.
+
+    Returns:
+        Tuple of model and batch.
+
+    Raises:
+        ValueError: If there is no such network, module or function, or if it
+            returns something else.
+    """
+    for network in NETWORKS:
+        if network.name.lower() == source.lower():
+            return network.build(AccumModel), network.data(1)
+    module_name, _, name = source.partition(":")
+    names = ", ".join(network.name for network in NETWORKS)
+    expected = f"Expected: one of {names}, or module:function."
+    if not name:
+        raise ValueError(f"Unknown source. Received: {source!r}. {expected}")
+    # As `python -m` does: people name modules of the folder they are in.
+    sys.path.insert(0, "")
+    try:
+        function = getattr(importlib.import_module(module_name), name)
+    except (AttributeError, ImportError) as error:
+        raise ValueError(
+            f"Unknown source. Received: {source!r} ({error}). {expected}"
+        ) from error
+    finally:
+        sys.path.remove("")
+    made = function()
+    is_pair = isinstance(made, tuple) and len(made) == 2
+    if not is_pair or not isinstance(made[0], keras.Model):
+        raise ValueError(
+            f"{source} must make a model and a batch. Received: "
+            f"{type(made).__name__}. Expected: a tuple of a compiled "
+            "keras.Model and a batch (x, y) or (x, y, sample_weight)."
+        )
+    return made
+
+
+def run_fit_plan(
+    console: rich.console.Console,
+    source: str,
+    *,
+    max_utilization: float = 0.85,
+    limit_bytes: int | None = None,
+) -> MemoryPlan:
+    """Plans for the memory of one batch and prints what was measured.
+
+    Args:
+        console: The `rich.console.Console` to print on.
+        source: String. As for `load_source`.
+        max_utilization: Float. As for `plan_memory`.
+        limit_bytes: Integer or `None`. As for `plan_memory`.
+
+    Returns:
+        `MemoryPlan`.
+    """
+    model, batch = load_source(source)
+    with console.status(f"measuring {source}"):
+        found = plan_memory(
+            model,
+            batch,
+            max_utilization=max_utilization,
+            limit_bytes=limit_bytes,
+        )
+    console.print(probes_table(found))
+    size = found.plan.microbatch_size
+    choice = (
+        "the whole batch fits" if size is None else f"microbatch_size={size}"
+    )
+    console.print(
+        f"{choice}; measured in {found.seconds:.1f} s; the update of the "
+        f"optimizer needs up to {found.commit_bytes / _MIB:.1f} MiB"
+    )
+    return found
+
+
+def probes_table(found: MemoryPlan) -> rich.table.Table:
+    """Puts the probes below each other, each with a bar up to its peak.
+
+    Args:
+        found: `MemoryPlan`.
+
+    Returns:
+        A `rich.table.Table`.
+    """
+    limit = found.limit_bytes
+    probes = sorted(found.probes, key=lambda probe: probe.microbatch_size)
+    full = max([limit, *(probe.peak_bytes for probe in probes)])
+    table = rich.table.Table(
+        caption=f"┃ the limit of {limit / _MIB:.1f} MiB", caption_justify="left"
+    )
+    table.add_column("micro-batch", justify="right")
+    table.add_column("peak MiB", justify="right")
+    table.add_column("of the limit", justify="right")
+    table.add_column("peak")
+    for probe in probes:
+        peak = probe.peak_bytes
+        table.add_row(
+            str(probe.microbatch_size),
+            f"{peak / _MIB:.1f}",
+            f"{peak / limit:.0%}",
+            bar(peak / full, limit / full),
+            style=None if peak <= limit else "red",
+        )
+    return table
+
+
+def bar(share: float, mark: float, width: int = _WIDTH) -> str:
+    """Returns a bar of text with a mark.
+
+    Args:
+        share: Float in [0, 1]. How much of the width is filled.
+        mark: Float in [0, 1]. Where the mark stands.
+        width: Integer. Characters. Defaults to 32.
+    """
+    filled = round(share * width)
+    cells = list("█" * filled + " " * (width - filled))
+    position = min(int(mark * width), width - 1)
+    cells[position] = "┃"
+    return "".join(cells)
