@@ -1,3 +1,6 @@
+import dataclasses
+import math
+
 import pytest
 from typer import testing
 
@@ -5,6 +8,7 @@ from keras_tfopt import cli
 from keras_tfopt._version import __version__
 from keras_tfopt.benchmark import demo
 from keras_tfopt.benchmark import digits
+from keras_tfopt.benchmark import limited
 from tests import subprocesses
 
 
@@ -28,11 +32,11 @@ def rows_of_table(printed):
 @pytest.mark.slow
 def test_demo_compares_stock_keras_and_accum_model():
     process = subprocesses.run_cli(
-        "demo", "--epochs", "30", TF_CPU_ALLOCATOR_USE_BFC=None, COLUMNS="100"
+        "demo", "--epochs", "30", TF_CPU_ALLOCATOR_USE_BFC=None, COLUMNS="140"
     )
 
     assert process.returncode == 0, process.stdout + process.stderr
-    stock, split = rows_of_table(process.stdout)
+    stock, split, free, short, recovering = rows_of_table(process.stdout)
     assert stock[0] == "stock Keras, 256 at once"
     assert split[0] == "AccumModel, 32 at a time"
     for _, accuracy, _, updates, seconds, peak in (stock, split):
@@ -49,6 +53,16 @@ def test_demo_compares_stock_keras_and_accum_model():
     for name in (stock[0], split[0]):
         for epoch in range(3, 31, 3):
             assert f"{name}: epoch {epoch}/30, loss " in process.stdout
+    # Under a limit.
+    assert short[-1] == "out of memory"
+    assert short[1] == "-"
+    assert recovering[-1].endswith("s lost")
+    assert float(recovering[5]) < float(free[5])
+    assert recovering[3] == free[3] == "30"
+    assert float(recovering[1][:-1]) == pytest.approx(
+        float(free[1][:-1]), abs=0.3
+    )
+    assert f"{recovering[0]}: epoch 30/30, loss " in process.stderr
 
 
 @pytest.mark.slow
@@ -75,18 +89,32 @@ def test_demo_without_scikit_learn_names_the_extra(invoke, monkeypatch):
 
 
 def test_demo_exits_according_to_the_results(invoke, monkeypatch):
-    accuracies = [0.97, 0.99]
+    accuracies = [0.97, 0.99, 0.9]
 
     def run_demo(console, *, epochs, seed):
         assert (epochs, seed) == (3, 5)
         return [
             demo.TrainingResult("name", accuracy, 0.1, 6, 1.0, None)
-            for accuracy in accuracies
+            for accuracy in accuracies[:2]
+        ]
+
+    def run_limited_demo(console, *, epochs, seed):
+        assert (epochs, seed) == (3, 5)
+        free = demo.TrainingResult("free", 0.9, 0.3, 3, 1.0, 9)
+        return [
+            free,
+            dataclasses.replace(free, accuracy=math.nan, remark="stopped"),
+            dataclasses.replace(free, accuracy=accuracies[2], remark="split"),
         ]
 
     monkeypatch.setattr(demo, "run_demo", run_demo)
+    monkeypatch.setattr(limited, "run_limited_demo", run_limited_demo)
 
     assert invoke("demo", "--epochs", "3", "--seed", "5").exit_code == 0
+    accuracies[2] = 0.88
+    result = invoke("demo", "--epochs", "3", "--seed", "5")
+    assert result.exit_code == 1
+    assert "accuracy after recovery differs" in result.output
     accuracies[1] = 0.9694
     result = invoke("demo", "--epochs", "3", "--seed", "5")
     assert result.exit_code == 1

@@ -39,6 +39,7 @@ class TrainingResult:
         peak_bytes: Integer or `None`. Most bytes in use during the training
             beyond those in use before the model was built; `None` if the
             device counts nothing.
+        remark: String. What happened, if anything did. Defaults to `""`.
     """
 
     name: str
@@ -47,6 +48,7 @@ class TrainingResult:
     updates: int
     seconds: float
     peak_bytes: int | None
+    remark: str = ""
 
 
 def run_demo(
@@ -85,26 +87,43 @@ def run_demo(
     for name, model_class in model_classes.items():
         keras.utils.set_random_seed(seed)
         with progress.EpochProgress(name, epochs, console) as callback:
-            results.append(_train(name, model_class, data, device, callback))
+            results.append(
+                train(name, model_class, data, device, BATCH_SIZE, callback)
+            )
     console.print(results_table(results))
     return results
 
 
-def _train(
+def train(
     name: str,
     model_class: Callable[..., keras.Model],
     data: digits.Digits,
     device: str,
-    callback: progress.EpochProgress,
+    batch_size: int,
+    progress_bar: progress.EpochProgress,
+    *callbacks: keras.callbacks.Callback,
 ) -> TrainingResult:
-    """Trains and tests the network in one way."""
+    """Trains and tests the network in one way.
+
+    Args:
+        name: String. How it is trained.
+        model_class: Callable that makes a model of inputs and outputs.
+        data: `Digits`.
+        device: String. Device whose allocator is read.
+        batch_size: Integer. Rows of an effective batch.
+        progress_bar: `EpochProgress`, which knows the number of epochs.
+        *callbacks: More callbacks for `fit`.
+
+    Returns:
+        `TrainingResult`.
+    """
     # What the training before has left would be counted as freed in this one.
     gc.collect()
     before = memory.reset_allocator_peak(device)
     model = digits.build_network(model_class)
-    updates_per_epoch = math.ceil(len(data.x_train) / BATCH_SIZE)
+    updates_per_epoch = math.ceil(len(data.x_train) / batch_size)
     learning_rate = keras.optimizers.schedules.CosineDecay(
-        LEARNING_RATE, updates_per_epoch * callback.epochs
+        LEARNING_RATE, updates_per_epoch * progress_bar.epochs
     )
     model.compile(
         optimizer=keras.optimizers.AdamW(
@@ -117,9 +136,9 @@ def _train(
     model.fit(
         data.x_train,
         data.y_train,
-        batch_size=BATCH_SIZE,
-        epochs=callback.epochs,
-        callbacks=[callback],
+        batch_size=batch_size,
+        epochs=progress_bar.epochs,
+        callbacks=[progress_bar, *callbacks],
         verbose=0,
     )
     seconds = time.perf_counter() - start
@@ -158,17 +177,29 @@ def results_table(results: Sequence[TrainingResult]) -> rich.table.Table:
     table.add_column("training")
     for heading in ("accuracy", "loss", "updates", "seconds", "peak MiB"):
         table.add_column(heading, justify="right")
+    has_remarks = any(result.remark for result in results)
+    if has_remarks:
+        table.add_column("what happened")
     for result in results:
-        peak = result.peak_bytes
-        table.add_row(
+        cells = [
             result.name,
-            f"{result.accuracy:.2%}",
-            f"{result.loss:.4f}",
-            str(result.updates),
+            *_figures(result),
             f"{result.seconds:.1f}",
-            "-" if peak is None else f"{peak / 2**20:.1f}",
-        )
+            _mib(result.peak_bytes),
+        ]
+        table.add_row(*cells, *([result.remark] if has_remarks else []))
     return table
+
+
+def _figures(result: TrainingResult) -> tuple[str, str, str]:
+    if math.isnan(result.loss):
+        return "-", "-", "-"
+    accuracy = f"{result.accuracy:.2%}"
+    return accuracy, f"{result.loss:.4f}", str(result.updates)
+
+
+def _mib(count: int | None) -> str:
+    return "-" if count is None else f"{count / 2**20:.1f}"
 
 
 def failed_results(results: Sequence[TrainingResult]) -> list[TrainingResult]:

@@ -26,6 +26,23 @@ def device_limit_bytes(device: str) -> int | None:
     return _compat.device_memory_limit(device)
 
 
+def limit_gpus(limit_bytes: int) -> None:
+    """Lets TensorFlow take no more than a limit of each GPU, if there are any.
+
+    Must come before the first use of a device. A CPU is limited by
+    `TF_CPU_ALLOCATOR_USE_BFC=true` and `TF_CPU_BFC_MEM_LIMIT_IN_MB` in the
+    environment instead.
+
+    Args:
+        limit_bytes: Integer.
+    """
+    for gpu in tf.config.list_physical_devices("GPU"):
+        tf.config.set_logical_device_configuration(
+            gpu,
+            [tf.config.LogicalDeviceConfiguration(limit_bytes // _MIB)],
+        )
+
+
 def default_device() -> str:
     """Returns the device that TensorFlow places models on by default."""
     return "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
