@@ -14,9 +14,9 @@ from keras_tfopt.accumulation.purity import find_effects
 from keras_tfopt.accumulation.split import check_rows
 from keras_tfopt.accumulation.split import take_rows
 from keras_tfopt.plan import ExecutionPlan
-from keras_tfopt.training.batch import draw
 from keras_tfopt.training.batch import spec_of
 from keras_tfopt.training.batch import static_rows
+from keras_tfopt.training.batch_drawer import BatchDrawer
 from keras_tfopt.training.plan_control import PlanControl
 from keras_tfopt.training.settings import AccumulationSettings
 
@@ -48,6 +48,7 @@ class GuardedOwnStep:
         self._model = model
         self._work = work
         self._compilation = _compat.compilation_of(model)
+        self._draw = BatchDrawer()
         self._run = tf.function(
             step,
             autograph=False,
@@ -69,7 +70,7 @@ class GuardedOwnStep:
         Raises:
             StopIteration: If the iterator is exhausted.
         """
-        for batch in draw(iterator, self._model.steps_per_execution):
+        for batch in self._draw(iterator, self._model.steps_per_execution):
             self.control.prepare(batch)
             logs = self._run_parts(batch)
             self.control.review(batch, 1)

@@ -12,7 +12,7 @@ from keras_tfopt import _compat
 from keras_tfopt.accumulation import TRAINING
 from keras_tfopt.accumulation import StepMode
 from keras_tfopt.plan import ExecutionPlan
-from keras_tfopt.training.batch import draw
+from keras_tfopt.training.batch_drawer import BatchDrawer
 from keras_tfopt.training.failure import StepReport
 from keras_tfopt.training.plan_control import PlanControl
 from keras_tfopt.training.settings import AccumulationSettings
@@ -46,6 +46,7 @@ class GuardedStep:
         self._functions = StepFunctions(model, mode)
         self.control = PlanControl(model, settings, mode.name)
         self._compilation = _compat.compilation_of(model)
+        self._draw = BatchDrawer()
         self._gathered: list[Any] = []
         self._logs: Any = {}
 
@@ -60,7 +61,7 @@ class GuardedStep:
         Raises:
             StopIteration: If the iterator is exhausted.
         """
-        batches = draw(iterator, self._model.steps_per_execution)
+        batches = self._draw(iterator, self._model.steps_per_execution)
         self._functions.observe(iterator, batches[0])
         if self.control.plan.gathers:
             self._gather(batches)
