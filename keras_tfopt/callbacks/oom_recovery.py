@@ -89,6 +89,7 @@ class OOMRecovery(keras.callbacks.Callback):
         self._planner = PlanAhead(max_utilization)
         self._ladders: dict[str, MicrobatchLadder] = {}
         self._controls: dict[str, PlanControl] = {}
+        self._restored: dict[str, Any] = {}
 
     @property
     def plan_events(self) -> tuple[PlanEvent, ...]:
@@ -98,6 +99,18 @@ class OOMRecovery(keras.callbacks.Callback):
             for control in self._controls.values()
             for event in control.plan_events
         )
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns what a restored run must know."""
+        return {
+            role: ladder.get_state() for role, ladder in self._ladders.items()
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Puts back what `get_state` returned."""
+        self._restored = dict(state)
+        for role in self._ladders:
+            self._restore(role)
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Registers with the guarded step of the model."""
@@ -130,10 +143,16 @@ class OOMRecovery(keras.callbacks.Callback):
             self._ladders[role] = MicrobatchLadder(
                 control.plan, self.min_microbatch_size, self.grow_after
             )
+            self._restore(role)
         control.register(self._ladders[role])
         if role == "train" and self.plan_ahead:
             self._check_plannable()
             control.register(self._planner)
+
+    def _restore(self, role: str) -> None:
+        # Validation registers long after a run is restored.
+        if role in self._restored:
+            self._ladders[role].set_state(self._restored.pop(role))
 
     def _check_plannable(self) -> None:
         overridden = overridden_step(self.model, "train")

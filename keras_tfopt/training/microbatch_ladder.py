@@ -1,5 +1,7 @@
 """Which micro-batch to try after a failure, and when to try a larger one."""
 
+from typing import Any
+
 from keras_tfopt.errors import OutOfMemoryError
 from keras_tfopt.errors import allocation_line
 from keras_tfopt.errors import is_out_of_memory
@@ -82,6 +84,20 @@ class MicrobatchLadder(Remedy):
         if size >= self._original.rows_of_microbatch(rows):
             return original, reason
         return plan.split_like(ExecutionPlan(microbatch_size=size)), reason
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns what a restored run must not forget."""
+        return {
+            "good_steps": self._good_steps,
+            "failures": {k: dict(v) for k, v in self._failures.items()},
+            "rows": dict(self._rows),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Puts back what `get_state` returned."""
+        self._good_steps = state["good_steps"]
+        self._failures = state["failures"]
+        self._rows = state["rows"]
 
     def _patience(self, shape_key: str, size: int) -> int:
         """Good steps to wait before a size; twice as many per failure."""

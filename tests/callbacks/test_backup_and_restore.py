@@ -279,7 +279,8 @@ def test_a_window_that_waits_at_the_end_of_unknown_data(tmp_path):
 
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("cls", [keras.Model, AccumModel])
-def test_with_recovery_from_lack_of_memory(cls, is_first, tmp_path):
+@pytest.mark.parametrize("grow_after", [None, 5])
+def test_with_recovery_from_lack_of_memory(cls, is_first, grow_after, tmp_path):
     class Memory:
         rows = None
 
@@ -301,7 +302,7 @@ def test_with_recovery_from_lack_of_memory(cls, is_first, tmp_path):
     def train(kills):
         memory.rows = None
         for kill in [*kills, None]:
-            recovery = callbacks.OOMRecovery(grow_after=None)
+            recovery = callbacks.OOMRecovery(grow_after=grow_after)
             backup = callbacks.BackupAndRestore(tmp_path, 1)
             both = [recovery, backup] if is_first else [backup, recovery]
             model = fresh(make)
@@ -313,12 +314,16 @@ def test_with_recovery_from_lack_of_memory(cls, is_first, tmp_path):
             history = fit(
                 model, extra=[*both, shortage()], validation_data=None
             )
-            assert len(recovery.plan_events) == 1
-            assert recovery.plan_events[0].new.microbatch_size == 2
-            return Outcome(model, history.history, state_of(model))
+            events = [(e.step, e.old, e.new) for e in recovery.plan_events]
+            return Outcome(model, history.history, state_of(model)), events
 
-    expected = train(())
-    assert_identical(train((4, 7)), expected)
+    expected, decisions = train(())
+    assert decisions[0][-1].microbatch_size == 2
+    # Sizes that failed are not forgotten, nor good steps.
+    assert (len(decisions) > 3) == (grow_after is not None)
+    outcome, events = train((4, 7))
+    assert_identical(outcome, expected)
+    assert events == decisions
 
 
 @pytest.fixture
