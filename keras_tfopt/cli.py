@@ -12,6 +12,7 @@ from keras_tfopt.benchmark import accumulation
 from keras_tfopt.benchmark import demo as benchmark
 from keras_tfopt.benchmark import fit_plan as planning
 from keras_tfopt.benchmark import limited
+from keras_tfopt.benchmark import recovery
 from keras_tfopt.benchmark.digits import MissingExtraError
 from keras_tfopt.errors import OutOfMemoryError
 
@@ -88,9 +89,11 @@ def bench(
         int, typer.Option(min=1, help="How often each training is timed.")
     ] = 9,
 ) -> None:
-    """Measure what accumulation costs, against stock Keras."""
+    """Measure what accumulation and recovery cost, against stock Keras."""
     _count_cpu_memory()
-    accumulation.run_benchmark(rich.console.Console(), rounds)
+    console = rich.console.Console()
+    accumulation.run_benchmark(console, rounds)
+    recovery.run_recovery(console)
 
 
 @app.command()

@@ -11,9 +11,11 @@ import rich.table
 import tensorflow as tf
 
 from keras_tfopt import AccumModel
+from keras_tfopt import callbacks
 from keras_tfopt.benchmark.measuring import alternate
 from keras_tfopt.benchmark.measuring import peak_bytes
 from keras_tfopt.benchmark.networks import NETWORKS
+from keras_tfopt.benchmark.networks import SMALL
 from keras_tfopt.benchmark.networks import TINY
 from keras_tfopt.benchmark.networks import Network
 from keras_tfopt.memory.limit import default_device
@@ -65,7 +67,11 @@ def run_benchmark(
         for network in NETWORKS
         for measure in (idle_cost, accumulation_cost, accumulation_peak)
     ]
-    measures += [(idle_cost, TINY), (many_steps_cost, TINY)]
+    measures += [
+        (idle_cost, TINY),
+        (many_steps_cost, TINY),
+        (guard_cost, SMALL),
+    ]
     with console.status("measuring") as status:
         for measure, network in measures:
             status.update(f"measuring {network.name}, {measure.__name__}")
@@ -97,6 +103,32 @@ def many_steps_cost(network: Network, rounds: int) -> Comparison:
     """Times a step where several are run in one call."""
     result = idle_cost(network, rounds, steps_per_execution=8)
     return dataclasses.replace(result, name="step of 8 in a call", limit=1.05)
+
+
+def guard_cost(network: Network, rounds: int) -> Comparison:
+    """Times a step of a plain model that `OOMRecovery` watches."""
+    batches = 50
+    data = _dataset(network, batches, network.batch_size)
+    models = {name: network.build(keras.Model) for name in ("stock", "ours")}
+    fit = {
+        "stock": functools.partial(models["stock"].fit, data, verbose=0),
+        "ours": functools.partial(
+            models["ours"].fit,
+            data,
+            verbose=0,
+            callbacks=[callbacks.OOMRecovery()],
+        ),
+    }
+    scale = 1000 / batches
+    seconds = alternate(fit, rounds)
+    return Comparison(
+        "step under OOMRecovery",
+        network.name,
+        seconds["stock"] * scale,
+        seconds["ours"] * scale,
+        "ms",
+        1.01,
+    )
 
 
 def accumulation_cost(network: Network, rounds: int) -> Comparison:

@@ -2,10 +2,7 @@
 
 from collections.abc import Sequence
 import dataclasses
-import json
 import math
-import os
-import subprocess
 import sys
 import time
 
@@ -17,6 +14,8 @@ from keras_tfopt import callbacks
 from keras_tfopt.benchmark import demo
 from keras_tfopt.benchmark import digits
 from keras_tfopt.benchmark import progress
+from keras_tfopt.benchmark.processes import answer
+from keras_tfopt.benchmark.processes import run_under_limit
 from keras_tfopt.memory.allocator import read_allocator_stats
 from keras_tfopt.memory.limit import default_device
 from keras_tfopt.memory.limit import limit_gpus
@@ -79,23 +78,10 @@ def unexpected(results: Sequence[demo.TrainingResult]) -> list[str]:
 def _in_process(
     name: str, epochs: int, seed: int, limit_mib: int | None
 ) -> demo.TrainingResult:
-    environment = {
-        **os.environ,
-        "TF_CPU_ALLOCATOR_USE_BFC": "true",
-        # Kernels of oneDNN crash where an allocation fails.
-        "TF_ENABLE_ONEDNN_OPTS": "0",
-    }
-    if limit_mib is not None:
-        environment["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = str(limit_mib)
     arguments = [name, str(epochs), str(seed), str(limit_mib or 0)]
-    process = subprocess.run(
-        [sys.executable, "-m", __name__, *arguments],
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
+    return demo.TrainingResult(
+        **run_under_limit(__name__, arguments, limit_mib)
     )
-    return demo.TrainingResult(**json.loads(process.stdout.splitlines()[-1]))
 
 
 def _main(name: str, epochs: int, seed: int, limit_mib: int) -> None:
@@ -131,7 +117,7 @@ def _main(name: str, epochs: int, seed: int, limit_mib: int) -> None:
     if recovery.plan_events:
         remark = _describe_recovery(recovery)
         result = dataclasses.replace(result, remark=remark)
-    sys.stdout.write(json.dumps(dataclasses.asdict(result)) + "\n")
+    answer(dataclasses.asdict(result))
 
 
 def _out_of_memory(

@@ -95,6 +95,9 @@ NETWORKS = (
     Network("transformer", (32, 64), _transformer, 128),
 )
 
+# A step of some milliseconds.
+SMALL = Network("small MLP", (64,), _perceptron, 512)
+
 # So small that a step is mostly what Keras does around it.
 TINY = Network(
     "tiny MLP",

@@ -1,0 +1,46 @@
+"""Work in processes of its own, under a memory limit that they start with."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+
+def run_under_limit(
+    module: str, arguments: list[str], limit_mib: int | None
+) -> Any:
+    """Runs a module in a process and returns what it wrote as JSON.
+
+    TensorFlow takes a limit only when it starts. What the process writes to the
+    error stream is shown as it comes.
+
+    Args:
+        module: String. Name of the module.
+        arguments: List of strings for it.
+        limit_mib: Integer or `None`. What a CPU's allocator may hand out.
+
+    Returns:
+        The last line that the process wrote, as JSON.
+    """
+    environment = {
+        **os.environ,
+        "TF_CPU_ALLOCATOR_USE_BFC": "true",
+        # Kernels of oneDNN crash where an allocation fails.
+        "TF_ENABLE_ONEDNN_OPTS": "0",
+    }
+    if limit_mib is not None:
+        environment["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = str(limit_mib)
+    process = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return json.loads(process.stdout.splitlines()[-1])
+
+
+def answer(value: Any) -> None:
+    """Writes what `run_under_limit` returns in the process that asked."""
+    sys.stdout.write(json.dumps(value) + "\n")
