@@ -128,6 +128,12 @@ def test_demo_refuses_bad_options(invoke, arguments):
     assert arguments[0] in result.output
 
 
+def test_fit_plan_says_which_sources_there_are(invoke):
+    result = invoke("fit-plan", "nothing", "--limit-mib", "30")
+    assert result.exit_code == 2
+    assert "MLP, convnet, transformer" in result.output
+
+
 def test_version(invoke):
     result = invoke("--version")
     assert result.exit_code == 0

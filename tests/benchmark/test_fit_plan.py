@@ -91,6 +91,3 @@ def test_the_command(tmp_path):
     assert "microbatch_size=" in process.stdout
     assert "limit of 30.0 MiB" in process.stdout
     assert "<svg" in picture.read_text()
-    process = subprocesses.run_cli("fit-plan", "nothing", "--limit-mib", "30")
-    assert process.returncode == 2
-    assert "Unknown source" in process.stdout

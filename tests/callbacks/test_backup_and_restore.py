@@ -277,9 +277,14 @@ def test_a_window_that_waits_at_the_end_of_unknown_data(tmp_path):
     assert_identical(outcome, expected)
 
 
-@pytest.mark.parametrize("is_first", [True, False])
-@pytest.mark.parametrize("cls", [keras.Model, AccumModel])
-@pytest.mark.parametrize("grow_after", [None, 5])
+@pytest.mark.parametrize(
+    ("cls", "is_first", "grow_after"),
+    [
+        (keras.Model, True, None),
+        (keras.Model, False, 5),
+        (AccumModel, True, 5),
+    ],
+)
 def test_with_recovery_from_lack_of_memory(cls, is_first, grow_after, tmp_path):
     class Memory:
         rows = None

@@ -232,12 +232,16 @@ print(json.dumps(result))
 
 
 # What runs side by side by chance scatters peaks: the workspaces of
-# convolutions with many threads, and gradients that wait for one with few.
+# convolutions with many threads, and gradients that wait for one with few. On a
+# CPU those workspaces are most of what a convnet needs.
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("names", "threads"), [(["MLP", "transformer"], "4"), (["convnet"], "1")]
+    ("names", "threads", "factor"),
+    [(["MLP", "transformer"], "4", 1.25), (["convnet"], "1", 1.6)],
 )
-def test_planned_size_is_close_to_that_of_an_exhaustive_search(names, threads):
+def test_planned_size_is_close_to_that_of_an_exhaustive_search(
+    names, threads, factor
+):
     text = subprocesses.run_source(
         f"NAMES = {names}{_SEARCH}",
         TF_CPU_ALLOCATOR_USE_BFC="true",
@@ -250,7 +254,7 @@ def test_planned_size_is_close_to_that_of_an_exhaustive_search(names, threads):
     assert list(result) == names
     for size, best, rows in result.values():
         assert rows // 16 < best < rows
-        assert best / 1.25 <= size <= best * 1.25
+        assert best / factor <= size <= best * factor
 
 
 @pytest.mark.parametrize(
