@@ -24,6 +24,8 @@ def run_under_limit(
         The last line that the process wrote, as JSON.
     """
     environment = {
+        # An allocator that fails would write a map of its blocks.
+        "TF_CPP_MIN_LOG_LEVEL": "3",
         **os.environ,
         "TF_CPU_ALLOCATOR_USE_BFC": "true",
         # Kernels of oneDNN crash where an allocation fails.
