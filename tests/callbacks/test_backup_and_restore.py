@@ -241,9 +241,8 @@ MODELS = {
     "compiled": _stock(jit_compile=True),
     "steps per execution": _stock(steps_per_execution=3),
     "mixed precision": _mixed_precision,
-    "accumulating": _accumulating(microbatch_size=2),
-    "accumulating, steps per execution": _accumulating(
-        compile_with={"steps_per_execution": 3}
+    "accumulating": _accumulating(
+        microbatch_size=2, compile_with={"steps_per_execution": 3}
     ),
     "gathering": _accumulating(gather_steps=3),
 }
