@@ -86,7 +86,7 @@ def run_benchmark(
 def idle_cost(network: Network, rounds: int, **compile_with: Any) -> Comparison:
     """Times a step without splitting."""
     batches = 200 if network is TINY else 4
-    data = _dataset(network, batches, network.batch_size)
+    data = network.dataset(batches, network.batch_size)
     seconds = _times(
         {
             "stock": network.build(keras.Model, **compile_with),
@@ -108,7 +108,7 @@ def many_steps_cost(network: Network, rounds: int) -> Comparison:
 def guard_cost(network: Network, rounds: int) -> Comparison:
     """Times a step of a plain model that `OOMRecovery` watches."""
     batches = 50
-    data = _dataset(network, batches, network.batch_size)
+    data = network.dataset(batches, network.batch_size)
     models = {name: network.build(keras.Model) for name in ("stock", "ours")}
     fit = {
         "stock": functools.partial(models["stock"].fit, data, verbose=0),
@@ -144,8 +144,8 @@ def accumulation_cost(network: Network, rounds: int) -> Comparison:
             "ours": network.build(_split(network)),
         },
         {
-            "stock": _dataset(network, batches, microbatch_size),
-            "ours": _dataset(network, batches, network.batch_size),
+            "stock": network.dataset(batches, microbatch_size),
+            "ours": network.dataset(batches, network.batch_size),
         },
         batches,
         rounds,
@@ -226,11 +226,6 @@ def _split(network: Network) -> Callable[..., keras.Model]:
     return functools.partial(
         AccumModel, microbatch_size=network.batch_size // MICROBATCHES
     )
-
-
-def _dataset(network: Network, batches: int, size: int) -> tf.data.Dataset:
-    data = tf.data.Dataset.from_tensor_slices(network.data(batches))
-    return data.batch(size).cache().prefetch(2)
 
 
 def _times(

@@ -10,7 +10,6 @@ import os
 import keras
 import rich.console
 import rich.table
-import tensorflow as tf
 
 from keras_tfopt import AccumModel
 from keras_tfopt import callbacks
@@ -84,8 +83,7 @@ def measure_modes(
     Returns:
         List of `ModeFigures`.
     """
-    data = tf.data.Dataset.from_tensor_slices(network.data(_BATCHES))
-    data = data.batch(network.batch_size).cache().prefetch(2)
+    data = network.dataset(_BATCHES, network.batch_size)
     used, functions = {}, {}
     for mode in modes:
         used[mode] = callbacks.XLACompilation(mode, trial_steps=_TRIAL_STEPS)

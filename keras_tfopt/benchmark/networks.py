@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 _CLASSES = 10
 
@@ -60,6 +61,11 @@ class Network:
         rows = batches * self.batch_size
         x = random.normal(size=(rows, *self.input_shape)).astype("float32")
         return x, random.integers(0, _CLASSES, size=(rows,))
+
+    def dataset(self, batches: int, batch_size: int) -> tf.data.Dataset:
+        """Returns `data` in batches, held in memory once they were drawn."""
+        data = tf.data.Dataset.from_tensor_slices(self.data(batches))
+        return data.batch(batch_size).cache().prefetch(2)
 
 
 def _perceptron(inputs: Any) -> Any:

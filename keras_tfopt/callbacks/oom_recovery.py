@@ -12,6 +12,7 @@ from keras_tfopt.training.checks import overridden_step
 from keras_tfopt.training.memory_plan import PlanAhead
 from keras_tfopt.training.microbatch_ladder import MicrobatchLadder
 from keras_tfopt.training.plan_control import PlanControl
+from keras_tfopt.training.plan_control import events_of
 
 
 class OOMRecovery(keras.callbacks.Callback):
@@ -94,11 +95,7 @@ class OOMRecovery(keras.callbacks.Callback):
     @property
     def plan_events(self) -> tuple[PlanEvent, ...]:
         """Changes of plan of training, evaluation and prediction so far."""
-        return tuple(
-            event
-            for control in self._controls.values()
-            for event in control.plan_events
-        )
+        return events_of(self._controls.values())
 
     def get_state(self) -> dict[str, Any]:
         """Returns what a restored run must know."""

@@ -17,6 +17,7 @@ from keras_tfopt.training import guard_of
 from keras_tfopt.training import release_guard
 from keras_tfopt.training.checks import overridden_step
 from keras_tfopt.training.plan_control import PlanControl
+from keras_tfopt.training.plan_control import events_of
 from keras_tfopt.training.xla_policy import XLAPolicy
 
 
@@ -118,11 +119,7 @@ class XLACompilation(keras.callbacks.Callback):
     @property
     def plan_events(self) -> tuple[PlanEvent, ...]:
         """Decisions about the plans of training and evaluation so far."""
-        return tuple(
-            event
-            for control in self._controls.values()
-            for event in control.plan_events
-        )
+        return events_of(self._controls.values())
 
     def stats(self, role: str = "train") -> CompilationStats:
         """Returns what compiling cost so far.

@@ -1,33 +1,9 @@
 """What a data iterator delivers, as tensors and as specs."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-
-
-def draw(iterator: Iterator, count: int) -> list[Any]:
-    """Draws batches for one call of a step function.
-
-    Args:
-        iterator: Iterator of batches.
-        count: Integer. Most batches to draw.
-
-    Returns:
-        List of at least one nest of tensors.
-
-    Raises:
-        StopIteration: If there is none.
-    """
-    batches: list[Any] = []
-    try:
-        while len(batches) < count:
-            batches.append(to_tensors(next(iterator)))
-    except (StopIteration, tf.errors.OutOfRangeError):
-        if not batches:
-            raise StopIteration from None
-    return batches
 
 
 def to_tensors(batch: Any) -> Any:

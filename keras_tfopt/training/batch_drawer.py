@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tfopt.training.batch import draw
+from keras_tfopt.training.batch import to_tensors
 
 
 class BatchDrawer:
@@ -34,15 +34,26 @@ class BatchDrawer:
         Raises:
             StopIteration: If there is none.
         """
-        if count == 1 or not isinstance(iterator, tf.data.Iterator):
-            return draw(iterator, count)
+        if not isinstance(iterator, tf.data.Iterator) or count == 1:
+            return _draw_each(iterator, count)
         if not _is_dense(iterator.element_spec):
-            return draw(iterator, count)
+            return _draw_each(iterator, count)
         batches, drawn = self._draw_many(iterator, count)
         drawn = int(drawn)
         if not drawn:
             raise StopIteration
         return batches[:drawn]
+
+
+def _draw_each(iterator: Iterator, count: int) -> list[Any]:
+    batches: list[Any] = []
+    try:
+        while len(batches) < count:
+            batches.append(to_tensors(next(iterator)))
+    except (StopIteration, tf.errors.OutOfRangeError):
+        if not batches:
+            raise StopIteration from None
+    return batches
 
 
 def _draw_many(iterator: Any, count: int) -> tuple[list[Any], tf.Tensor]:

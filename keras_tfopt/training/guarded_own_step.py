@@ -9,7 +9,6 @@ import warnings
 import keras
 import tensorflow as tf
 
-from keras_tfopt import _compat
 from keras_tfopt.accumulation.purity import find_effects
 from keras_tfopt.accumulation.split import check_rows
 from keras_tfopt.accumulation.split import take_rows
@@ -47,7 +46,6 @@ class GuardedOwnStep:
     ) -> None:
         self._model = model
         self._work = work
-        self._compilation = _compat.compilation_of(model)
         self._draw = BatchDrawer()
         self._run = tf.function(
             step,
@@ -58,11 +56,6 @@ class GuardedOwnStep:
         self._written: dict[str, tuple[tf.Variable, ...]] = {}
         self._is_announced = False
         self.control = PlanControl(model, settings, work)
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the model is compiled as it was when this was made."""
-        return _compat.compilation_of(self._model) is self._compilation
 
     def __call__(self, iterator: Iterator) -> Any:
         """Runs `steps_per_execution` batches and returns the last logs.

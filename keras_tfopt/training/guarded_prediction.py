@@ -7,7 +7,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_tfopt import _compat
 from keras_tfopt.accumulation.split import check_rows
 from keras_tfopt.accumulation.split import take_rows
 from keras_tfopt.plan import ExecutionPlan
@@ -40,14 +39,7 @@ class GuardedPrediction:
         settings: AccumulationSettings,
     ) -> None:
         self._function = function
-        self._model = model
-        self._compilation = _compat.compilation_of(model)
         self.control = PlanControl(model, settings, "prediction")
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the model is compiled as it was when this was made."""
-        return _compat.compilation_of(self._model) is self._compilation
 
     def __call__(self, batches: list[Any]) -> Any:
         """Returns the outputs for all batches, one after the other."""

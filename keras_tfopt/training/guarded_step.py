@@ -8,7 +8,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_tfopt import _compat
 from keras_tfopt.accumulation import TRAINING
 from keras_tfopt.accumulation import StepMode
 from keras_tfopt.plan import ExecutionPlan
@@ -45,15 +44,9 @@ class GuardedStep:
         self._settings = settings
         self._functions = StepFunctions(model, mode)
         self.control = PlanControl(model, settings, mode.name)
-        self._compilation = _compat.compilation_of(model)
         self._draw = BatchDrawer()
         self._gathered: list[Any] = []
         self._logs: Any = {}
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the model is compiled as it was when this was made."""
-        return _compat.compilation_of(self._model) is self._compilation
 
     def __call__(self, iterator: Iterator) -> Any:
         """Runs `steps_per_execution` steps and returns the last logs.

@@ -22,7 +22,8 @@ Guard = GuardedStep | GuardedOwnStep | GuardedPrediction
 
 ROLES = ("train", "test", "predict")
 
-# Keeps guards, with their compiled functions, for the next call of `fit`.
+# Keeps guards, with their compiled functions, for the next call of `fit`, each
+# with the compilation that it was made for.
 _ATTRIBUTE = "_keras_tfopt_guards"
 
 
@@ -60,10 +61,11 @@ def guard_of(
     _check_guardable(model, role, own_step)
     # In `vars`, past the tracking of `__setattr__`.
     guards = vars(model).setdefault(_ATTRIBUTE, types.SimpleNamespace())
-    guard = getattr(guards, role, None)
-    if guard is None or not guard.is_current:
+    compilation = _compat.compilation_of(model)
+    made_for, guard = getattr(guards, role, (None, None))
+    if guard is None or made_for is not compilation:
         guard = _make_guard(model, role, current)
-        setattr(guards, role, guard)
+        setattr(guards, role, (compilation, guard))
     setattr(model, f"{role}_function", guard)
     # Keras delivers no `on_train_end` after an exception. The next `fit` asks
     # for its function before its callbacks do, and gets Keras' own.
@@ -88,7 +90,7 @@ def release_guard(model: keras.Model, role: str, *remedies: Remedy) -> None:
         _remove_guard(model, role)
 
 
-def _remove_guard(model: keras.Model, role: str = "train") -> None:
+def _remove_guard(model: keras.Model, role: str) -> None:
     """Gives a model Keras' own step back, unless the guard is its own.
 
     Args:

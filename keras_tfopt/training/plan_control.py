@@ -1,5 +1,6 @@
 """Who may change a plan, and the record of it."""
 
+from collections.abc import Iterable
 import gc
 import logging
 import time
@@ -20,6 +21,11 @@ from keras_tfopt.training.failure import shape_key
 from keras_tfopt.training.settings import AccumulationSettings
 
 _logger = logging.getLogger("keras_tfopt")
+
+
+def events_of(controls: Iterable["PlanControl"]) -> tuple[PlanEvent, ...]:
+    """Returns the changes of plan of several controls, one after the other."""
+    return tuple(e for control in controls for e in control.plan_events)
 
 
 class PlanControl:

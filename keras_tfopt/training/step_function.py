@@ -205,11 +205,10 @@ def split_step_function(
         `StepFunction`.
     """
     step = split_step(model, spec, batch, mode)
-    partition = partition_function(plan)
-
     pure = pure_split_function(step, plan)
     compiled = None
     if plan.jit_compile:
+        partition = partition_function(plan)
         fixed = partition(static_rows(spec), split_number(plan))
         compiled = as_compiled(lambda batch: step(batch, fixed), True)
 
