@@ -1,5 +1,8 @@
 """Exact gradient accumulation for Keras on TensorFlow."""
 
+from typing import TYPE_CHECKING
+from typing import Any
+
 from keras_tfopt import callbacks as callbacks
 from keras_tfopt._version import __version__ as __version__
 from keras_tfopt.accumulation import ExactnessWarning as ExactnessWarning
@@ -14,3 +17,16 @@ from keras_tfopt.training import AccumModel as AccumModel
 from keras_tfopt.training import MemoryPlan as MemoryPlan
 from keras_tfopt.training import TrainingInterrupted as TrainingInterrupted
 from keras_tfopt.training import plan_memory as plan_memory
+
+if TYPE_CHECKING:
+    from keras_tfopt.config import ConfigurationError as ConfigurationError
+    from keras_tfopt.config import Optimization as Optimization
+
+
+def __getattr__(name: str) -> Any:
+    # Scripts without a configuration do not wait for its libraries.
+    if name in ("ConfigurationError", "Optimization"):
+        from keras_tfopt import config
+
+        return getattr(config, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -168,6 +168,12 @@ def layers_of(model: keras.Model) -> Iterator[keras.layers.Layer]:
     yield from model._flatten_layers()
 
 
+def producer_of(tensor: keras.KerasTensor) -> Any:
+    """Returns the layer or operation that made a symbolic tensor."""
+    # The only link from a functional model's output to its layer.
+    return tensor._keras_history.operation
+
+
 def own_variables(layer: keras.layers.Layer) -> list[keras.Variable]:
     """Returns the variables of a layer without those of its sublayers."""
     # Also those of its seed generators, which `variables` mixes with others.

@@ -205,6 +205,12 @@ def test_layers_of_are_all_layers_and_the_model():
     assert any(layer is inner.layers[0] for layer in layers)
 
 
+def test_producer_of_is_the_layer():
+    layer = keras.layers.Dense(2)
+    model = _functional([keras.layers.Dense(3), layer])
+    assert _compat.producer_of(model.outputs[0]) is layer
+
+
 def test_own_variables_are_those_of_no_sublayer():
     inner = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     dropout = keras.layers.Dropout(0.5)

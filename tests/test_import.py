@@ -38,7 +38,15 @@ tf.config.threading.set_intra_op_parallelism_threads(1)
 print(len(tf.config.list_logical_devices("CPU")))
 """
 
-NOT_NEEDED = {"pynvml", "rich", "sklearn", "tensorboard", "typer"}
+NOT_NEEDED = {
+    "pydantic",
+    "pynvml",
+    "rich",
+    "sklearn",
+    "tensorboard",
+    "typer",
+    "yaml",
+}
 IMPORTS_WITHOUT_THEM = (
     f"NAMES = {NOT_NEEDED}"
     + """
@@ -75,7 +83,9 @@ def test_import_needs_only_tensorflow_and_keras():
     subprocesses.run_source(IMPORTS_WITHOUT_THEM)
 
 
-@pytest.mark.parametrize("name", ["AccumMixin", "AccumModel", "ExecutionPlan"])
+@pytest.mark.parametrize(
+    "name", ["AccumMixin", "AccumModel", "ExecutionPlan", "Optimization"]
+)
 def test_public_name_exists(name):
     assert getattr(keras_tfopt, name).__name__ == name
 

@@ -116,7 +116,9 @@ class AccumMixin(_Base):
             return
         if (plan.is_split or plan.gathers) and self.compiled:
             check_splittable(self)
-        step = int(self.optimizer.iterations) if self.optimizer else 0
+        # Keras gives a model that attribute when it is compiled.
+        optimizer = getattr(self, "optimizer", None)
+        step = int(optimizer.iterations) if optimizer else 0
         self._settings.change_plan(plan, reason, step)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
