@@ -1,5 +1,7 @@
 """The command line of keras_tfopt."""
 
+import dataclasses
+import json
 import os
 import pathlib
 from typing import Annotated
@@ -14,6 +16,9 @@ from keras_tfopt.benchmark import fit_plan as planning
 from keras_tfopt.benchmark import limited
 from keras_tfopt.benchmark import recovery
 from keras_tfopt.benchmark.digits import MissingExtraError
+from keras_tfopt.config import ConfigurationError
+from keras_tfopt.config import Optimization
+from keras_tfopt.doctor import examination
 from keras_tfopt.errors import OutOfMemoryError
 
 app = typer.Typer(
@@ -94,6 +99,47 @@ def bench(
     console = rich.console.Console()
     accumulation.run_benchmark(console, rounds)
     recovery.run_recovery(console)
+
+
+@app.command()
+def doctor(
+    path: Annotated[
+        pathlib.Path,
+        typer.Option(help="Folder for backups and logs."),
+    ] = pathlib.Path("."),
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON for scripts.")
+    ] = False,
+) -> None:
+    """Look at versions, devices, flags and disk, and say what to do.
+
+    Exits with status 1 if something keeps training from running.
+    """
+    findings = examination.examine(path)
+    if as_json:
+        print(json.dumps([dataclasses.asdict(found) for found in findings]))
+    else:
+        rich.console.Console().print(examination.findings_table(findings))
+    if any(finding.severity == "error" for finding in findings):
+        raise typer.Exit(1)
+
+
+@app.command()
+def explain(
+    file: Annotated[pathlib.Path, typer.Argument(help="The YAML file.")],
+) -> None:
+    """Check a configuration, and tell what it will do here, and what not."""
+    try:
+        print(Optimization.from_yaml(file).explain())
+    except (ConfigurationError, OSError) as error:
+        print(error)
+        raise typer.Exit(2) from error
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of a configuration, for editors."""
+    print(json.dumps(Optimization.json_schema(), indent=2))
 
 
 @app.command()

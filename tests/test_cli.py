@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import math
 
 import pytest
@@ -144,3 +145,29 @@ def test_help_lists_the_commands(invoke):
     result = invoke("--help")
     assert result.exit_code == 0
     assert "demo" in result.output
+
+
+def test_explain_says_what_a_configuration_does(invoke, tmp_path):
+    path = tmp_path / "run.yml"
+    path.write_text("tensorflow_optimization: {memory: {plan_ahead: true}}")
+
+    result = invoke("explain", str(path))
+
+    assert result.exit_code == 0
+    assert "memory.out_of_memory_recovery" in result.output
+
+
+def test_explain_names_the_line(invoke, tmp_path):
+    path = tmp_path / "run.yml"
+    path.write_text("tensorflow_optimization:\n  memry: {}\n")
+
+    result = invoke("explain", str(path))
+
+    assert result.exit_code == 2
+    assert f"{path}, line 2: unknown key" in result.output
+    assert invoke("explain", str(tmp_path / "none.yml")).exit_code == 2
+
+
+def test_schema_is_json(invoke):
+    schema = json.loads(invoke("schema").output)
+    assert "tensorflow_optimization" in schema["properties"]

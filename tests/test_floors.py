@@ -25,7 +25,7 @@ FLOORS = [
     {"callbacks"},
     {"config"},
     {"__init__"},
-    {"benchmark"},
+    {"benchmark", "doctor"},
     {"cli"},
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
