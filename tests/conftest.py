@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import gc
 import os
 
 # TensorFlow reads it while it is imported.
@@ -8,6 +9,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import pytest
 import tensorflow as tf
+
+# Clearing a session collects garbage; what is imported is none.
+gc.collect()
+gc.freeze()
 
 
 def pytest_collection_modifyitems(items):

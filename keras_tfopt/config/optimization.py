@@ -21,8 +21,15 @@ from keras_tfopt.config.effects import PREPARE
 from keras_tfopt.config.effects import SCOPE
 from keras_tfopt.config.effects import Effect
 from keras_tfopt.config.schema import Configuration
+from keras_tfopt.config.schema import MemorySection
+from keras_tfopt.config.schema import MixedPrecision
 from keras_tfopt.config.schema import TrainingConfiguration
+from keras_tfopt.config.tuning import Tuning
+from keras_tfopt.config.tuning import TuningLimits
+from keras_tfopt.config.tuning import first_batch
+from keras_tfopt.config.tuning_report import TuningReport
 from keras_tfopt.config.validation import validate
+from keras_tfopt.training.checks import check_triable
 from keras_tfopt.training.checks import overridden_step
 
 _logger = logging.getLogger("keras_tfopt")
@@ -144,6 +151,72 @@ class Optimization:
         """Returns new callbacks for one `fit`."""
         return [effect.apply() for effect in self._effects(FIT)]
 
+    def tune(
+        self,
+        model: keras.Model,
+        data: Any,
+        *,
+        budget_seconds: float = 300.0,
+        max_loss_difference: float = 0.01,
+    ) -> TuningReport:
+        """Measures one optimization after another, and keeps what is better.
+
+        Each is measured beside the best so far, by turns, on real steps whose
+        traces are taken back: the model is afterwards as before. What is not
+        faster, does not fit, or leads to other losses is left out. Dropout
+        under XLA draws other numbers, which counts as other losses.
+
+        Example:
+
+        ```python
+        import keras
+        from keras_tfopt import Optimization
+
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        batch = keras.ops.ones((16, 4)), keras.ops.ones((16, 1))
+        run = Optimization.from_dict({"tensorflow_optimization": {}})
+        report = run.tune(model, batch, budget_seconds=20)
+        better = run.with_tuning(report)
+        print(better.to_yaml())
+        ```
+
+        Args:
+            model: A compiled Keras model with Keras' own `train_step`.
+            data: Batch `(x, y)` or `(x, y, sample_weight)`, or a dataset whose
+                first batch is taken.
+            budget_seconds: Float. After so long nothing new is tried. Defaults
+                to 300.
+            max_loss_difference: Float. Largest relative difference of the
+                first losses to those of the baseline. Defaults to 0.01.
+
+        Returns:
+            `TuningReport`, with a table, JSON, and the sections of a
+            configuration that say what was chosen.
+
+        Raises:
+            ValueError: If the model cannot be tried.
+        """
+        check_triable(model)
+        memory = self.configuration.memory or MemorySection()
+        limits = TuningLimits(
+            budget_seconds, max_loss_difference, memory.max_gpu_utilization
+        )
+        precision = memory.mixed_precision or MixedPrecision()
+        return Tuning(model, first_batch(data), precision, limits).run()
+
+    def with_tuning(self, report: TuningReport) -> "Optimization":
+        """Returns this optimization with what a tuning chose.
+
+        Args:
+            report: `TuningReport`.
+        """
+        data = yaml.safe_load(self.to_yaml())["tensorflow_optimization"]
+        data.get("memory", {}).pop("mixed_precision", None)
+        for name, section in report.sections().items():
+            data[name] = {**data.get(name, {}), **section}
+        return self.from_dict({"tensorflow_optimization": data})
+
     def explain(self) -> str:
         """Returns what will be applied, when, and what not and why."""
         table = rich.table.Table()
@@ -158,9 +231,9 @@ class Optimization:
         return capture.get()
 
     def to_yaml(self) -> str:
-        """Returns the configuration with all its values, as YAML."""
+        """Returns what the configuration sets, preset included, as YAML."""
         data = self.configuration.model_dump(
-            mode="json", exclude={"preset"}, exclude_none=True
+            mode="json", exclude={"preset"}, exclude_unset=True
         )
         return yaml.safe_dump(
             {"tensorflow_optimization": data}, sort_keys=False

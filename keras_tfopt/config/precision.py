@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from keras_tfopt import _compat
 from keras_tfopt.config.schema import MixedPrecision
 from keras_tfopt.memory.mixed_precision import advise_compute_dtype
 from keras_tfopt.memory.mixed_precision import half_precision_risks
@@ -74,3 +75,36 @@ class LossScale(keras.callbacks.Callback):
             optimizer.initial_scale = self.scale
         elif int(optimizer.iterations) == 0:
             optimizer.dynamic_scale.assign(self.scale)
+
+
+def recast(model: keras.Model, policy: str) -> keras.Model:
+    """Returns a copy of a compiled model under another dtype policy.
+
+    Layers that make outputs keep theirs, so that the loss sees float32.
+
+    Args:
+        model: A functional or sequential model with Keras' own objects in
+            `compile`.
+        policy: String. Name of the policy.
+
+    Returns:
+        A compiled model with weights of its own, of the same values.
+
+    Raises:
+        ValueError: If Keras cannot clone the model.
+    """
+    last = {
+        _compat.producer_of(output).name
+        for output in keras.tree.flatten(model.outputs)
+    }
+
+    def copy_layer(layer: keras.layers.Layer) -> keras.layers.Layer:
+        config = layer.get_config()
+        if layer.name not in last and "dtype" in config:
+            config["dtype"] = policy
+        return type(layer).from_config(config)
+
+    copy = keras.models.clone_model(model, clone_function=copy_layer)
+    copy.set_weights(model.get_weights())
+    copy.compile_from_config(model.get_compile_config())
+    return copy

@@ -43,6 +43,20 @@ def check_planned(
         )
 
 
+def check_triable(model: keras.Model) -> None:
+    """Raises if steps under other plans cannot be tried on a model.
+
+    Raises:
+        ValueError: Names what prevents it.
+    """
+    if not model.compiled or not is_manageable(model) or model.run_eagerly:
+        raise ValueError(
+            "Plans are tried on Keras' own step. Received: a model that is "
+            "not compiled, overrides `train_step`, runs eagerly, or is under "
+            "a distribution strategy. Expected: none of that."
+        )
+
+
 def check_splittable(model: keras.Model) -> None:
     """Raises if the steps of a compiled model cannot consist of parts.
 
