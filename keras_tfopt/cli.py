@@ -16,6 +16,7 @@ from keras_tfopt.benchmark import fit_plan as planning
 from keras_tfopt.benchmark import limited
 from keras_tfopt.benchmark import recovery
 from keras_tfopt.benchmark.digits import MissingExtraError
+from keras_tfopt.benchmark.source import load_source
 from keras_tfopt.config import ConfigurationError
 from keras_tfopt.config import Optimization
 from keras_tfopt.doctor import examination
@@ -177,6 +178,60 @@ def fit_plan(
         raise typer.Exit(2) from error
     if svg is not None:
         console.save_svg(str(svg), title=f"keras-tfopt fit-plan {source}")
+
+
+@app.command()
+def tune(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="MLP, convnet, transformer, or module:function; the function "
+            "returns a compiled model and a batch."
+        ),
+    ],
+    configuration: Annotated[
+        pathlib.Path | None,
+        typer.Option(help="YAML file to start from."),
+    ] = None,
+    out: Annotated[
+        pathlib.Path | None,
+        typer.Option(help="YAML file to write what was chosen to."),
+    ] = None,
+    budget_seconds: Annotated[
+        float, typer.Option(min=1, help="Time after which nothing new starts.")
+    ] = 300.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON for scripts.")
+    ] = False,
+    svg: Annotated[
+        pathlib.Path | None, typer.Option(help="File to save the picture in.")
+    ] = None,
+) -> None:
+    """Measure one optimization after another, and keep what is better."""
+    _count_cpu_memory()
+    console = rich.console.Console(record=svg is not None, stderr=as_json)
+    try:
+        run = (
+            Optimization.from_dict({"tensorflow_optimization": {}})
+            if configuration is None
+            else Optimization.from_yaml(configuration)
+        )
+        model, batch = load_source(source)
+        with console.status(f"measuring {source}"):
+            report = run.tune(model, batch, budget_seconds=budget_seconds)
+    except (ValueError, OSError) as error:
+        console.print(str(error), markup=False, style="bold red")
+        raise typer.Exit(2) from error
+    console.print(report.table())
+    if as_json:
+        print(report.to_json())
+    if svg is not None:
+        console.save_svg(str(svg), title=f"keras-tfopt tune {source}")
+    chosen = run.with_tuning(report).to_yaml()
+    if out is not None:
+        out.write_text(chosen, encoding="utf-8")
+    elif not as_json:
+        console.print(chosen, markup=False)
 
 
 def _count_cpu_memory() -> None:

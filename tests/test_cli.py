@@ -5,6 +5,7 @@ import math
 import pytest
 from typer import testing
 
+from keras_tfopt import Optimization
 from keras_tfopt import cli
 from keras_tfopt._version import __version__
 from keras_tfopt.benchmark import demo
@@ -171,3 +172,24 @@ def test_explain_names_the_line(invoke, tmp_path):
 def test_schema_is_json(invoke):
     schema = json.loads(invoke("schema").output)
     assert "tensorflow_optimization" in schema["properties"]
+
+
+def test_tune_writes_what_it_chose(invoke, tmp_path):
+    chosen = tmp_path / "tuned.yml"
+
+    result = invoke(
+        "tune",
+        "tests.benchmark.test_source:own_model",
+        *("--budget-seconds", "1", "--out", str(chosen), "--json"),
+    )
+
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)["rows"]
+    assert rows[0]["name"] == "baseline"
+    assert Optimization.from_yaml(chosen).configuration.compilation is not None
+
+
+def test_tune_names_what_it_does_not_know(invoke):
+    result = invoke("tune", "nothing")
+    assert result.exit_code == 2
+    assert "module:function" in result.output

@@ -13,6 +13,7 @@ from keras_tfopt.callbacks.non_finite_rollback import (
     NonFiniteRollback as NonFiniteRollback,
 )
 from keras_tfopt.callbacks.oom_recovery import OOMRecovery as OOMRecovery
+from keras_tfopt.callbacks.plan_rollback import PlanRollback as PlanRollback
 from keras_tfopt.callbacks.xla_compilation import (
     XLACompilation as XLACompilation,
 )

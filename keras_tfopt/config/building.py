@@ -22,6 +22,7 @@ from keras_tfopt.config.schema import CompilationSection
 from keras_tfopt.config.schema import DistributionSection
 from keras_tfopt.config.schema import MemorySection
 from keras_tfopt.config.schema import MixedPrecision
+from keras_tfopt.config.schema import MonitoringSection
 from keras_tfopt.config.schema import TrainingConfiguration
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.training import AccumModel
@@ -42,6 +43,8 @@ def effects_of(configuration: TrainingConfiguration) -> list[Effect]:
         effects += _distribution(configuration.distribution)
     if configuration.checkpoint:
         effects += _checkpoint(configuration.checkpoint)
+    if configuration.monitoring:
+        effects += _monitoring(configuration.monitoring)
     return effects
 
 
@@ -170,5 +173,17 @@ def _checkpoint(section: CheckpointSection) -> Iterator[Effect]:
             FIT,
             "NonFiniteRollback: refuses steps that are not finite",
             callbacks.NonFiniteRollback,
+            splits=True,
+        )
+
+
+def _monitoring(section: MonitoringSection) -> Iterator[Effect]:
+    if section.max_slowdown is not None:
+        yield Effect(
+            "monitoring.max_slowdown",
+            FIT,
+            "PlanRollback: takes back what makes steps slower by "
+            f"{section.max_slowdown:g}",
+            functools.partial(callbacks.PlanRollback, section.max_slowdown),
             splits=True,
         )

@@ -1,7 +1,6 @@
 """The planner's command: what it loads, measures and draws."""
 
 import io
-import sys
 
 import pytest
 import rich.console
@@ -10,19 +9,9 @@ from keras_tfopt import ExecutionPlan
 from keras_tfopt import MemoryPlan
 from keras_tfopt.benchmark import fit_plan
 from keras_tfopt.training.memory_plan import Probe
-from tests import models
 from tests import subprocesses
 
 MIB = 2**20
-
-
-def own_model():
-    """A source, as users write them."""
-    return models.regressor(models.keras.Model), (models.X, models.Y)
-
-
-def no_model():
-    return 3
 
 
 def printed(renderable):
@@ -54,31 +43,6 @@ def test_the_table_holds_each_probe_in_order():
     assert [row.count("█") for row in rows] == [11, 16, 31]
     assert len({row.index("┃", 40) for row in rows}) == 1
     assert "limit of 20.0 MiB" in text
-
-
-def test_sources():
-    model, batch = fit_plan.load_source("mlp")
-    assert len(batch[0]) == 8192
-    assert model.compiled
-    model, (x, y) = fit_plan.load_source(f"{__name__}:own_model")
-    assert x is models.X
-    assert y is models.Y
-
-
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("nothing", "'nothing'.*MLP, convnet, transformer"),
-        ("no_such_module:make", "no_such_module.*module:function"),
-        (f"{__name__}:no_such_function", "no_such_function"),
-        (f"{__name__}:no_model", "Received: int.*keras.Model"),
-    ],
-)
-def test_bad_sources(source, message):
-    path = list(sys.path)
-    with pytest.raises(ValueError, match=message):
-        fit_plan.load_source(source)
-    assert sys.path == path
 
 
 @pytest.mark.slow
