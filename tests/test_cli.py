@@ -193,3 +193,22 @@ def test_tune_names_what_it_does_not_know(invoke):
     result = invoke("tune", "nothing")
     assert result.exit_code == 2
     assert "module:function" in result.output
+
+
+def test_launch_ends_with_the_code_of_its_worker(invoke):
+    command = ("--", "bash", "-c", "echo $TF_CONFIG; exit 7")
+    result = invoke("launch", "--workers", "2", *command)
+    assert result.exit_code == 7
+    assert '[worker 1] {"cluster"' in result.output
+
+
+def test_launch_of_what_is_not_there(invoke):
+    assert invoke("launch", "--", "no-such-program").exit_code == 2
+    other = invoke("launch", "--hosts", "a,b", "--rank", "2", "--", "true")
+    assert other.exit_code == 2
+
+
+def test_manifest(invoke):
+    assert "kind: Job" in invoke("manifest", "kubernetes", "--", "x").output
+    assert "#SBATCH" in invoke("manifest", "slurm", "--", "x").output
+    assert invoke("manifest", "other", "--", "x").exit_code == 2

@@ -18,6 +18,7 @@ FLOORS = [
         "compilation",
         "data",
         "distribution",
+        "launcher",
         "memory",
     },
     {"training"},
