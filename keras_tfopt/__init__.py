@@ -7,6 +7,8 @@ from keras_tfopt import callbacks as callbacks
 from keras_tfopt._version import __version__ as __version__
 from keras_tfopt.accumulation import ExactnessWarning as ExactnessWarning
 from keras_tfopt.accumulation import register_row_state as register_row_state
+from keras_tfopt.accumulation import remat as remat
+from keras_tfopt.accumulation import remove_remat as remove_remat
 from keras_tfopt.errors import InterruptedCommitError as InterruptedCommitError
 from keras_tfopt.errors import OutOfMemoryError as OutOfMemoryError
 from keras_tfopt.errors import TrainingDivergedError as TrainingDivergedError

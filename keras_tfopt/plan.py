@@ -3,6 +3,7 @@
 import dataclasses
 import numbers
 from typing import Any
+from typing import TypeAlias
 
 
 def check_positive_integer(name: str, value: Any) -> None:
@@ -24,6 +25,45 @@ def check_positive_integer(name: str, value: Any) -> None:
             f"Received: {name}={value!r} (of type {type(value).__name__}). "
             "Expected: an integer of at least 1, or None to leave it unset."
         )
+
+
+Remat: TypeAlias = int | tuple[str | tuple[str, str], ...] | None
+
+
+def normalized_remat(remat: Any) -> Remat:
+    """Returns what a plan recomputes, as hashable data.
+
+    Args:
+        remat: As for `ExecutionPlan`; lists stand for tuples.
+
+    Raises:
+        ValueError: If it is none of what is expected.
+    """
+    if remat is None:
+        return None
+    is_integer = isinstance(remat, numbers.Integral)
+    if is_integer and not isinstance(remat, bool) and remat >= 1:
+        return int(remat)
+    if isinstance(remat, (list, tuple)) and remat:
+        entries = tuple(
+            tuple(entry) if isinstance(entry, list) else entry
+            for entry in remat
+        )
+        if all(_is_segment(entry) for entry in entries):
+            return entries
+    raise ValueError(
+        "Invalid value for argument `remat`. "
+        f"Received: remat={remat!r}. Expected: None; an integer of at least "
+        "1, the number of layers that are recomputed together; or a tuple of "
+        "names of layers and pairs (first, last) of such names."
+    )
+
+
+def _is_segment(entry: Any) -> bool:
+    if isinstance(entry, str):
+        return True
+    is_pair = isinstance(entry, tuple) and len(entry) == 2
+    return is_pair and all(isinstance(name, str) for name in entry)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,18 +94,25 @@ class ExecutionPlan:
             Defaults to `False`.
         gather_steps: Integer or `None`. Number of delivered batches that make
             one update. Defaults to `None`, which means one.
+        remat: What is computed again in the backward pass instead of kept. An
+            integer: every so many layers together. A tuple: the layers of these
+            names, each by itself, and for each pair of names all that a
+            functional model calls from the first to the last, together.
+            Defaults to `None`, which means nothing.
 
     Raises:
-        ValueError: If a number is not a positive integer, or if both ways of
-            splitting are given.
+        ValueError: If a number is not a positive integer, if both ways of
+            splitting are given, or if `remat` is something else.
     """
 
     accumulation_steps: int | None = None
     microbatch_size: int | None = None
     jit_compile: bool = False
     gather_steps: int | None = None
+    remat: Remat = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "remat", normalized_remat(self.remat))
         for name in ("accumulation_steps", "microbatch_size", "gather_steps"):
             value = getattr(self, name)
             check_positive_integer(name, value)

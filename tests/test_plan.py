@@ -102,3 +102,27 @@ def test_an_event_says_what_changed_and_what_it_cost():
     )
     with pytest.raises(dataclasses.FrozenInstanceError):
         event.step = 4
+
+
+@pytest.mark.parametrize(
+    ("given", "normal"),
+    [
+        (None, None),
+        (np.int64(2), 2),
+        (["dense"], ("dense",)),
+        ([["first", "last"], "other"], (("first", "last"), "other")),
+    ],
+)
+def test_what_is_recomputed_is_hashable_data(given, normal):
+    plan = ExecutionPlan(remat=given)
+    assert plan.remat == normal
+    assert not plan.is_split
+    assert len({plan, ExecutionPlan(remat=normal)}) == 1
+
+
+@pytest.mark.parametrize(
+    "value", [0, -1, True, 2.0, "dense", (), (1,), (("a", "b", "c"),)], ids=repr
+)
+def test_what_names_no_layers_is_refused(value):
+    with pytest.raises(ValueError, match="Received: remat=.*Expected: None"):
+        ExecutionPlan(remat=value)

@@ -23,6 +23,9 @@ from keras_tfopt.accumulation.purity import Effects
 from keras_tfopt.accumulation.purity import find_effects
 from keras_tfopt.accumulation.split import take_rows
 from keras_tfopt.accumulation.state import StateRules
+from keras_tfopt.plan import ExecutionPlan
+
+_PLAIN = ExecutionPlan()
 
 
 class ExactnessWarning(UserWarning):
@@ -34,6 +37,7 @@ def build_whole_step(
     example: Any,
     run_eagerly: bool,
     mode: StepMode = TRAINING,
+    plan: ExecutionPlan = _PLAIN,
 ) -> tuple[WholeStep, Effects]:
     """Makes the pure step for batches that are not split.
 
@@ -42,13 +46,16 @@ def build_whole_step(
         example: Nest of tensor specs of a batch; a batch when `run_eagerly`.
         run_eagerly: Boolean. Whether the step runs without a graph.
         mode: `StepMode`. Defaults to `TRAINING`.
+        plan: `ExecutionPlan`. Defaults to one that recomputes nothing.
 
     Returns:
         The step, and the effects that it has past Keras.
     """
     found = discover(model, _runner(example, run_eagerly), mode)
     trainable = _build_optimizer(model) if mode.differentiates else []
-    definition = Microstep(model, trainable, found.written, [], mode=mode)
+    definition = Microstep(
+        model, trainable, found.written, [], mode=mode, plan=plan
+    )
     if run_eagerly:
         # Only graphs have a use for the structure of the logs.
         return WholeStep(definition, (), definition), Effects()
@@ -63,6 +70,7 @@ def build_split_step(
     run_eagerly: bool,
     tracker_weight: float,
     mode: StepMode = TRAINING,
+    plan: ExecutionPlan = _PLAIN,
 ) -> SplitStep:
     """Makes the pure step for batches that are split.
 
@@ -73,6 +81,7 @@ def build_split_step(
         run_eagerly: Boolean. Whether the step runs without a graph.
         tracker_weight: Float. Weight of a batch in the per-output trackers.
         mode: `StepMode`. Defaults to `TRAINING`.
+        plan: `ExecutionPlan`. Defaults to one that recomputes nothing.
 
     Returns:
         `SplitStep`.
@@ -93,6 +102,7 @@ def build_split_step(
         rules.normalizers,
         tracker_weight,
         mode,
+        plan,
     )
     share = Share(
         tf.TensorSpec((), tf.int32),

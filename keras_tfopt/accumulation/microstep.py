@@ -15,8 +15,11 @@ from keras_tfopt.accumulation.gradients import Gradient
 from keras_tfopt.accumulation.losses import MicrobatchLoss
 from keras_tfopt.accumulation.losses import replaced_compile_loss
 from keras_tfopt.accumulation.losses import summed_activity_losses
+from keras_tfopt.accumulation.remat import rematerialized
 from keras_tfopt.accumulation.scope import RecordingScope
 from keras_tfopt.accumulation.split import count_rows
+from keras_tfopt.plan import ExecutionPlan
+from keras_tfopt.plan import Remat
 
 
 class Share(NamedTuple):
@@ -89,6 +92,8 @@ class Microstep:
             returned in place of new statistics.
         tracker_weight: Float. Weight of a batch in the per-output trackers.
         mode: `StepMode`.
+        plan: `ExecutionPlan`. Says what is recomputed, and whether XLA will
+            compile it.
     """
 
     model: keras.Model
@@ -97,6 +102,7 @@ class Microstep:
     normalizers: list[keras.layers.BatchNormalization]
     tracker_weight: float = 1.0
     mode: StepMode = TRAINING
+    plan: ExecutionPlan = ExecutionPlan()
 
     def __call__(
         self,
@@ -125,17 +131,20 @@ class Microstep:
             mapping += zip(self.updated, state, strict=True)
         scope = RecordingScope(mapping, tape)
         row_weight = _row_weight(data, share)
-        with (
-            captured_moments(self.normalizers) as moments,
-            summed_activity_losses(self.model, row_weight),
-        ):
-            with tape, scope:
+        with summed_activity_losses(self.model, row_weight):
+            with (
+                captured_moments(self.normalizers) as moments,
+                rematerialized(self.model, self._remat, self.plan.jit_compile),
+                tape,
+                scope,
+            ):
                 tape.watch(weights)
                 y_pred = _compat.forward(self.model, x, self.mode.training)
                 loss, denominators = self._loss(
                     data, x, y, y_pred, sample_weight, share, row_weight
                 )
-        gradients = self._gradients(tape, loss, weights, scope)
+            # What is recomputed here must find the same regularizers.
+            gradients = self._gradients(tape, loss, weights, scope)
         with scope:
             logs = self.model.compute_metrics(x, y, y_pred, sample_weight)
         return MicrostepResult(
@@ -145,6 +154,11 @@ class Microstep:
             denominators,
             logs if self._has_own_logs else (),
         )
+
+    @property
+    def _remat(self) -> Remat:
+        # Without gradients, nothing is kept.
+        return self.plan.remat if self.mode.differentiates else None
 
     @property
     def _has_own_logs(self) -> bool:

@@ -3,6 +3,7 @@
 import keras
 
 from keras_tfopt import _compat
+from keras_tfopt.plan import ExecutionPlan
 
 
 def is_manageable(model: keras.Model, role: str = "train") -> bool:
@@ -54,6 +55,24 @@ def check_triable(model: keras.Model) -> None:
             "Plans are tried on Keras' own step. Received: a model that is "
             "not compiled, overrides `train_step`, runs eagerly, or is under "
             "a distribution strategy. Expected: none of that."
+        )
+
+
+def check_plan(model: keras.Model, plan: ExecutionPlan) -> None:
+    """Raises if the steps of a compiled model cannot run under a plan.
+
+    Raises:
+        ValueError: Names what prevents it and the way out.
+    """
+    if plan.is_split or plan.gathers:
+        check_splittable(model)
+    if plan.remat is not None and not is_manageable(model):
+        raise ValueError(
+            "A model with its own `train_step`, or under a distribution "
+            "strategy, trains as Keras makes it and not by a plan. Received: "
+            f"remat={plan.remat!r} for {type(model).__name__}. Expected: "
+            "remat=None. Use `apply_remat(model, ...)`, which works for any "
+            "step."
         )
 
 

@@ -1,5 +1,6 @@
 """One step over several delivered batches."""
 
+import dataclasses
 from typing import Any
 import warnings
 
@@ -50,7 +51,13 @@ class GatheredStepFunction:
                 "differ in shape.",
                 stacklevel=2,
             )
-        self._step = step = split_step(model, spec, batch, mode)
+        self._step = step = split_step(
+            model,
+            spec,
+            batch,
+            mode,
+            dataclasses.replace(plan, jit_compile=False),
+        )
         self._log = log = CommitLog()
         self.settle = log.settle
         partition = partition_function(plan)

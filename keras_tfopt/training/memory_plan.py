@@ -199,7 +199,7 @@ class _Prober:
         self._device = device
         self._model = model
         self._step: SplitStep = split_step(
-            model, spec_of(batch), batch, TRAINING
+            model, spec_of(batch), batch, TRAINING, ExecutionPlan()
         )
         by_size = ExecutionPlan(microbatch_size=1)
         self._pure = pure_split_function(self._step, by_size)

@@ -7,9 +7,11 @@ import keras
 
 from keras_tfopt.accumulation import EVALUATION
 from keras_tfopt.accumulation.optimizer_build import build_optimizer
+from keras_tfopt.accumulation.remat import check_remat
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.plan import PlanEvent
-from keras_tfopt.training.checks import check_splittable
+from keras_tfopt.plan import Remat
+from keras_tfopt.training.checks import check_plan
 from keras_tfopt.training.checks import is_manageable
 from keras_tfopt.training.equivalence import EquivalenceReport
 from keras_tfopt.training.equivalence import check_equivalence
@@ -58,10 +60,12 @@ class AccumMixin(_Base):
         gather_steps: Integer or `None`. Number of delivered batches that make
             one update, for loaders that deliver micro-batches. What is left at
             the end of an epoch makes one smaller update. Defaults to `None`.
+        remat: What is computed again in the backward pass instead of kept, as
+            for `ExecutionPlan`. Defaults to `None`, which means nothing.
 
     Raises:
-        ValueError: If a number is not a positive integer, or if both ways of
-            splitting are given.
+        ValueError: If a number is not a positive integer, if both ways of
+            splitting are given, or if `remat` is something else.
     """
 
     train_function: Any
@@ -73,10 +77,11 @@ class AccumMixin(_Base):
         accumulation_steps: int | None = None,
         microbatch_size: int | None = None,
         gather_steps: int | None = None,
+        remat: Remat = None,
         **kwargs: Any,
     ) -> None:
         settings = AccumulationSettings(
-            accumulation_steps, microbatch_size, gather_steps
+            accumulation_steps, microbatch_size, gather_steps, remat
         )
         super().__init__(*args, **kwargs)
         self._settings = settings
@@ -109,13 +114,15 @@ class AccumMixin(_Base):
             reason: String. Why, for `plan_events`.
 
         Raises:
-            ValueError: If the plan splits or gathers batches and the model
-                cannot.
+            ValueError: If the plan splits or gathers batches, or recomputes
+                layers, and the model cannot.
         """
         if plan == self.plan:
             return
-        if (plan.is_split or plan.gathers) and self.compiled:
-            check_splittable(self)
+        if self.built:
+            check_remat(self, plan.remat)
+        if self.compiled:
+            check_plan(self, plan)
         # Keras gives a model that attribute when it is compiled.
         optimizer = getattr(self, "optimizer", None)
         step = int(optimizer.iterations) if optimizer else 0
@@ -125,16 +132,15 @@ class AccumMixin(_Base):
         """Configures the model for training, as `keras.Model.compile` does.
 
         Raises:
-            ValueError: If batches are split or gathered and the model or its
-                optimizer cannot have that.
+            ValueError: If batches are split or gathered, or layers recomputed,
+                and the model or its optimizer cannot have that.
         """
         super().compile(*args, **kwargs)
         settings = self._settings
         settings.plan = dataclasses.replace(
             settings.plan, jit_compile=bool(self.jit_compile)
         )
-        if settings.plan.is_split or settings.plan.gathers:
-            check_splittable(self)
+        check_plan(self, settings.plan)
 
     def get_compile_config(self) -> dict[str, Any]:
         """Returns the arguments of `compile`, accompanied by the settings."""

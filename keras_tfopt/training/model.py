@@ -52,11 +52,13 @@ class AccumModel(AccumMixin, keras.Model):
         gather_steps: Integer or `None`. Number of delivered batches that make
             one update, for loaders that deliver micro-batches. Defaults to
             `None`.
+        remat: What is computed again in the backward pass instead of kept, as
+            for `ExecutionPlan`. Defaults to `None`, which means nothing.
         **kwargs: As for `keras.Model`.
 
     Raises:
-        ValueError: If a number is not a positive integer, or if both ways of
-            splitting are given.
+        ValueError: If a number is not a positive integer, if both ways of
+            splitting are given, or if `remat` is something else.
 
     Reference:
         Huang et al., "GPipe: Efficient Training of Giant Neural Networks using
@@ -96,8 +98,8 @@ class AccumModel(AccumMixin, keras.Model):
         Args:
             model: A Sequential, functional or subclassed model.
             name: String or `None`. Defaults to the name of `model`.
-            **settings: `accumulation_steps`, `microbatch_size` or
-                `gather_steps`.
+            **settings: `accumulation_steps`, `microbatch_size`,
+                `gather_steps` or `remat`.
 
         Returns:
             An uncompiled `AccumModel`.

@@ -5,9 +5,10 @@ from typing import Any
 
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.plan import PlanEvent
+from keras_tfopt.plan import Remat
 
 # Fields of a plan that are arguments of a model.
-_ARGUMENTS = ("accumulation_steps", "microbatch_size", "gather_steps")
+_ARGUMENTS = ("accumulation_steps", "microbatch_size", "gather_steps", "remat")
 
 
 class AccumulationSettings:
@@ -17,6 +18,7 @@ class AccumulationSettings:
         accumulation_steps: As for `AccumModel`.
         microbatch_size: As for `AccumModel`.
         gather_steps: As for `AccumModel`.
+        remat: As for `AccumModel`.
 
     Attributes:
         plan: The `ExecutionPlan` in force.
@@ -28,9 +30,13 @@ class AccumulationSettings:
         accumulation_steps: int | None = None,
         microbatch_size: int | None = None,
         gather_steps: int | None = None,
+        remat: Remat = None,
     ) -> None:
         self.plan = ExecutionPlan(
-            accumulation_steps, microbatch_size, gather_steps=gather_steps
+            accumulation_steps,
+            microbatch_size,
+            gather_steps=gather_steps,
+            remat=remat,
         )
         self.plan_events: tuple[PlanEvent, ...] = ()
 
@@ -59,7 +65,7 @@ class AccumulationSettings:
             for e in state["events"]
         )
 
-    def get_config(self) -> dict[str, int]:
+    def get_config(self) -> dict[str, Any]:
         """Returns the settings that are set, as JSON takes them."""
         values = {name: getattr(self.plan, name) for name in _ARGUMENTS}
         return {name: value for name, value in values.items() if value}

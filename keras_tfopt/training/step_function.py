@@ -150,12 +150,13 @@ def whole_step_function(
     eager = model.run_eagerly
     example = batch if eager else spec
     try:
-        step, effects = build_whole_step(model, example, eager, mode)
+        step, effects = build_whole_step(model, example, eager, mode, plan)
     except BranchWriteError:
         warnings.warn(
             f"'{model.name}' writes a variable in a branch of a conditional, "
             "in a loop or in a `tf.function`. Its step runs as Keras makes "
-            "it: one that fails may leave a trace and is not run again.",
+            "it: one that fails may leave a trace and is not run again, and "
+            "nothing is recomputed.",
             stacklevel=2,
         )
         return StockStepFunction(model, mode)
@@ -204,7 +205,7 @@ def split_step_function(
     Returns:
         `StepFunction`.
     """
-    step = split_step(model, spec, batch, mode)
+    step = split_step(model, spec, batch, mode, plan)
     pure = pure_split_function(step, plan)
     compiled = None
     if plan.jit_compile:
@@ -221,14 +222,18 @@ def split_step_function(
 
 
 def split_step(
-    model: keras.Model, spec: Any, batch: Any, mode: StepMode
+    model: keras.Model,
+    spec: Any,
+    batch: Any,
+    mode: StepMode,
+    plan: ExecutionPlan,
 ) -> SplitStep:
     """Makes the pure step for batches of a spec, split anyhow."""
     check_rows(batch)
     eager = model.run_eagerly
     example = batch if eager else relax_rows(spec)
     weight = float(static_rows(spec) or 1)
-    return build_split_step(model, example, eager, weight, mode)
+    return build_split_step(model, example, eager, weight, mode, plan)
 
 
 def pure_split_function(

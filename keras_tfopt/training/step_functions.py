@@ -78,7 +78,13 @@ class StepFunctions:
         if _is_shape_bound(plan):
             spec = spec_of(batch)
             bound = f"{split_number(plan)} {spec!r}"
-        key = (plan.is_split, _is_by_size(plan), plan.jit_compile, bound)
+        key = (
+            plan.is_split,
+            _is_by_size(plan),
+            plan.jit_compile,
+            plan.remat,
+            bound,
+        )
         if key not in self._functions:
             make = split_step_function if plan.is_split else whole_step_function
             capacity = self._model.steps_per_execution
@@ -101,7 +107,7 @@ class StepFunctions:
         Returns:
             `GatheredStepFunction`.
         """
-        key = ("gathered", _is_by_size(plan), self._spec_key)
+        key = ("gathered", _is_by_size(plan), plan.remat, self._spec_key)
         if key not in self._functions:
             self._functions[key] = GatheredStepFunction(
                 self._model, self._spec, window[0], plan, self._mode

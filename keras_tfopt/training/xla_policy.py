@@ -284,7 +284,7 @@ def _with_xla(plan: ExecutionPlan, jit_compile: bool) -> ExecutionPlan:
 
 
 def _split(plan: ExecutionPlan) -> Hashable:
-    return plan.accumulation_steps, plan.microbatch_size
+    return plan.accumulation_steps, plan.microbatch_size, plan.remat
 
 
 def _obstacle(
