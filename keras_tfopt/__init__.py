@@ -1,6 +1,7 @@
 """Exact gradient accumulation for Keras on TensorFlow."""
 
 from keras_tfopt import callbacks as callbacks
+from keras_tfopt import distribution as distribution
 from keras_tfopt._version import __version__ as __version__
 from keras_tfopt.accumulation import ExactnessWarning as ExactnessWarning
 from keras_tfopt.accumulation import register_row_state as register_row_state

@@ -5,8 +5,10 @@ from typing import Any
 
 import keras
 
+from keras_tfopt import _compat
 from keras_tfopt.accumulation import EVALUATION
 from keras_tfopt.accumulation.optimizer_build import build_optimizer
+from keras_tfopt.distribution.replicas import first_part
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.plan import PlanEvent
 from keras_tfopt.training.checks import check_splittable
@@ -115,9 +117,10 @@ class AccumMixin(_Base):
         if plan == self.plan:
             return
         if (plan.is_split or plan.gathers) and self.compiled:
-            check_splittable(self)
-        step = int(self.optimizer.iterations) if self.optimizer else 0
-        self._settings.change_plan(plan, reason, step)
+            check_splittable(self, plan)
+        # `int` does not take a variable that replicas share.
+        step = self.optimizer.iterations.numpy() if self.optimizer else 0
+        self._settings.change_plan(plan, reason, int(step))
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Configures the model for training, as `keras.Model.compile` does.
@@ -132,7 +135,7 @@ class AccumMixin(_Base):
             settings.plan, jit_compile=bool(self.jit_compile)
         )
         if settings.plan.is_split or settings.plan.gathers:
-            check_splittable(self)
+            check_splittable(self, settings.plan)
 
     def get_compile_config(self) -> dict[str, Any]:
         """Returns the arguments of `compile`, accompanied by the settings."""
@@ -221,6 +224,16 @@ class AccumMixin(_Base):
             self.test_function = GuardedStep(self, settings, EVALUATION)
         self.test_function.reset()
         return self.test_function
+
+    def _maybe_symbolic_build(
+        self, iterator: Any = None, data_batch: Any = None
+    ) -> None:
+        # Keras averages the parts of the first batch, which must then be equal.
+        strategy = _compat.strategy_of(self)
+        if strategy is not None and iterator is not None:
+            data_batch = first_part(strategy, next(iter(iterator))[-1])
+            iterator = None
+        super()._maybe_symbolic_build(iterator, data_batch)
 
     def _get_metrics_result_or_logs(self, logs: Any) -> Any:
         # `fit` calls this after the last step of an epoch and before it
