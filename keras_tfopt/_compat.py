@@ -6,11 +6,15 @@ one moves or changes its meaning.
 
 from collections.abc import Callable
 from collections.abc import Iterator
+import contextlib
 import math
 import re
 from typing import Any
 
 import keras
+
+# Where Keras divides losses by the number of replicas.
+from keras.src.losses import loss as loss_module
 
 # `keras.Model(inputs, outputs)` returns this class, which has no public name;
 # a functional `AccumModel` must inherit from it.
@@ -89,6 +93,59 @@ def strategy_of(model: keras.Model) -> tf.distribute.Strategy | None:
     """Returns the distribution strategy that a model was made under."""
     # `distribute_strategy` answers the default strategy where there is none.
     return model._distribute_strategy
+
+
+def separate_collectives() -> None:
+    """Gives the next mirrored strategy of the process keys of its own."""
+    # Strategies on other devices would join each other's collectives.
+    tf.distribute.MirroredStrategy._collective_key_base += 1000
+
+
+def adds_by_halves(strategy: tf.distribute.Strategy) -> bool:
+    """Whether a strategy adds up gradients with hierarchical copies."""
+    operations = getattr(strategy.extended, "_cross_device_ops", None)
+    return isinstance(operations, tf.distribute.HierarchicalCopyAllReduce)
+
+
+@contextlib.contextmanager
+def unscaled_losses() -> Iterator[None]:
+    """Keeps Keras from dividing losses by the number of replicas.
+
+    Undoing it later would need to know which parts of a loss were divided.
+    """
+    # All of Keras looks these two functions up in their module.
+    scale = loss_module.scale_loss_for_distribution
+    unscale = loss_module.unscale_loss_for_distribution
+    loss_module.scale_loss_for_distribution = _same
+    loss_module.unscale_loss_for_distribution = _same
+    try:
+        yield
+    finally:
+        loss_module.scale_loss_for_distribution = scale
+        loss_module.unscale_loss_for_distribution = unscale
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+@contextlib.contextmanager
+def without_reduction(
+    optimizer: keras.optimizers.Optimizer,
+) -> Iterator[None]:
+    """Keeps an optimizer from adding up gradients over replicas.
+
+    It would do so after it has clipped them and looked for infinity. It must be
+    entered outside of the replicas, which share the optimizer.
+    """
+    while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer = optimizer.inner_optimizer
+    # Past `__setattr__`, which would start to track it.
+    vars(optimizer)["_all_reduce_sum_gradients"] = _same
+    try:
+        yield
+    finally:
+        del vars(optimizer)["_all_reduce_sum_gradients"]
 
 
 def stock_function(model: keras.Model, step: Callable) -> Callable:

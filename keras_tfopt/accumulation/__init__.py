@@ -1,8 +1,12 @@
 """The maths of a step: from a batch to gradients, in micro-batches or whole."""
 
 from keras_tfopt.accumulation.build import ExactnessWarning as ExactnessWarning
+from keras_tfopt.accumulation.build import (
+    UnsplittableError as UnsplittableError,
+)
 from keras_tfopt.accumulation.build import build_split_step as build_split_step
 from keras_tfopt.accumulation.build import build_whole_step as build_whole_step
+from keras_tfopt.accumulation.build import retrace as retrace
 from keras_tfopt.accumulation.microstep import EVALUATION as EVALUATION
 from keras_tfopt.accumulation.microstep import TRAINING as TRAINING
 from keras_tfopt.accumulation.microstep import StepMode as StepMode

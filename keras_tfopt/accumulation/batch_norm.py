@@ -60,6 +60,16 @@ def merge_moments(first: Moments, second: Moments) -> Moments:
     )
 
 
+def merge_all_moments(
+    first: list[list[Moments]], second: list[list[Moments]]
+) -> list[list[Moments]]:
+    """Merges the moments of each call of each layer."""
+    return [
+        [merge_moments(a, b) for a, b in zip(*calls, strict=True)]
+        for calls in zip(first, second, strict=True)
+    ]
+
+
 def is_mergeable(layer: keras.layers.Layer) -> bool:
     """Whether a layer's moving statistics can be merged over micro-batches.
 

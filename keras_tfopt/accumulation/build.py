@@ -28,6 +28,10 @@ from keras_tfopt.plan import ExecutionPlan
 _PLAIN = ExecutionPlan()
 
 
+class UnsplittableError(ValueError):
+    """A model does something that would not be the same in parts."""
+
+
 class ExactnessWarning(UserWarning):
     """Says what is assumed where splitting cannot be proven exact."""
 
@@ -87,8 +91,8 @@ def build_split_step(
         `SplitStep`.
 
     Raises:
-        ValueError: If the model does something in its forward pass that would
-            not be the same in parts.
+        UnsplittableError: If the model does something in its forward pass that
+            would not be the same in parts.
     """
     run = _runner(example, run_eagerly)
     found = discover(model, run, mode, look_for_assumptions)
@@ -104,10 +108,7 @@ def build_split_step(
         mode,
         plan,
     )
-    share = Share(
-        tf.TensorSpec((), tf.int32),
-        tf.TensorSpec((found.loss_evaluations,), tf.float32),
-    )
+    share = _share_spec(found.loss_evaluations)
     try:
         function = _trace(definition, example, rules.carried, share)
     except Exception:
@@ -129,6 +130,27 @@ def build_split_step(
             stacklevel=2,
         )
     return SplitStep(function, like, definition)
+
+
+def retrace(step: SplitStep, example: Any) -> SplitStep:
+    """Returns the same step, traced anew.
+
+    A trace holds on to the variables of the replica that it was made on.
+
+    Args:
+        step: `SplitStep` that does not run eagerly.
+        example: Nest of tensor specs of a micro-batch.
+    """
+    share = _share_spec(step.like.denominators.shape[0])
+    function = _trace(step.definition, example, step.carried, share)
+    return SplitStep(function, step.like, step.definition)
+
+
+def _share_spec(loss_evaluations: int) -> Share:
+    return Share(
+        tf.TensorSpec((), tf.int32),
+        tf.TensorSpec((loss_evaluations,), tf.float32),
+    )
 
 
 def _runner(example: Any, run_eagerly: bool) -> Callable:
@@ -212,7 +234,7 @@ def _refuse_effects(effects: Effects, found: Discovery) -> None:
 
 def _refuse(reasons: list[str]) -> None:
     if reasons:
-        raise ValueError(
+        raise UnsplittableError(
             "Batches of this model cannot be split exactly. Its forward pass "
             "changes state that would be changed once per micro-batch instead "
             f"of once per batch. Received: {'; '.join(reasons)}. Expected: no "

@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_tfopt.accumulation import gradients as gradients_lib
 from keras_tfopt.accumulation.batch_norm import Moments
 from keras_tfopt.accumulation.batch_norm import empty_moments
-from keras_tfopt.accumulation.batch_norm import merge_moments
+from keras_tfopt.accumulation.batch_norm import merge_all_moments
 from keras_tfopt.accumulation.batch_norm import updated_statistics
 from keras_tfopt.accumulation.gradients import Gradient
 from keras_tfopt.accumulation.microstep import Microstep
@@ -97,9 +97,10 @@ class SplitStep:
         self, microstep: Any, like: MicrostepResult, definition: Microstep
     ) -> None:
         self._microstep = microstep
-        self._like = like
+        self.like = like
         self._normalizers = definition.normalizers
-        self._carried = definition.updated
+        self.definition = definition
+        self.carried = definition.updated
         self.mode = definition.mode
         self.trainable = definition.trainable
         self.updated = list(definition.updated)
@@ -120,7 +121,7 @@ class SplitStep:
         Masks are only known after the forward pass, so this is one; TensorFlow
         prunes what the denominators do not need.
         """
-        size = self._like.denominators.shape[0]
+        size = self.like.denominators.shape[0]
         total = tf.zeros((size,))
         if size == 0:
             return total
@@ -139,9 +140,9 @@ class SplitStep:
     def start(self) -> Accumulation:
         """Returns the accumulation of no micro-batch."""
         return Accumulation(
-            gradients_lib.zero_gradients(self.trainable, self._like.gradients),
-            read_values(self._carried),
-            [[empty_moments(m) for m in calls] for calls in self._like.moments],
+            gradients_lib.zero_gradients(self.trainable, self.like.gradients),
+            read_values(self.carried),
+            [[empty_moments(m) for m in calls] for calls in self.like.moments],
             self.empty_logs(),
         )
 
@@ -177,7 +178,7 @@ class SplitStep:
             return (
                 gradients_lib.add_to_loop(gradients, index, result.gradients),
                 result.updates,
-                _merge_all(moments, result.moments),
+                merge_all_moments(moments, result.moments),
                 result.logs,
             )
 
@@ -204,7 +205,7 @@ class SplitStep:
 
     def empty_logs(self) -> Any:
         """Returns logs of zeros, of the structure of `StepResult.logs`."""
-        return _zeros_like(self._like.logs)
+        return _zeros_like(self.like.logs)
 
 
 def _loop(
@@ -225,15 +226,6 @@ def _loop(
         maximum_iterations=run.count,
     )
     return result[1:]
-
-
-def _merge_all(
-    first: list[list[Moments]], second: list[list[Moments]]
-) -> list[list[Moments]]:
-    return [
-        [merge_moments(a, b) for a, b in zip(*calls, strict=True)]
-        for calls in zip(first, second, strict=True)
-    ]
 
 
 def _zeros_like(specs: Any) -> Any:

@@ -94,7 +94,7 @@ class StateRules:
 
     def _sort(self, variable: keras.Variable) -> None:
         owner = self._owners.get(id(variable))
-        if id(variable) in self._metrics or _is_seed(variable):
+        if id(variable) in self._metrics or is_seed(variable):
             self.carried.append(variable)
         elif owner is not None and batch_norm.is_mergeable(owner):
             if all(owner is not known for known in self.normalizers):
@@ -105,7 +105,8 @@ class StateRules:
             self.refused.append(_describe(variable, owner))
 
 
-def _is_seed(variable: keras.Variable) -> bool:
+def is_seed(variable: keras.Variable) -> bool:
+    """Whether a variable is the state of a seed generator."""
     # Each draw advances it: fresh numbers in each micro-batch, reproducible
     # from the seed.
     return variable.name == "seed_generator_state" and not variable.trainable

@@ -118,7 +118,10 @@ class DynamicBatchSize(keras.callbacks.Callback):
                 no learning rate that could be changed.
         """
         check_planned(self, self.model)
-        check_splittable(self.model)
+        largest = dataclasses.replace(
+            self.model.plan, gather_steps=self.max_gather_steps
+        )
+        check_splittable(self.model, largest)
         self._device = default_device()
         limit = self.limit_bytes or device_limit_bytes(self._device)
         if read_allocator_stats(self._device) is None or limit is None:

@@ -1,5 +1,6 @@
 """Drawing the batches of one call, in one call."""
 
+from collections.abc import Callable
 from collections.abc import Iterator
 import functools
 from typing import Any
@@ -14,9 +15,13 @@ class BatchDrawer:
 
     To draw a batch takes Python as long as a small step. What
     `steps_per_execution` saves would be spent here.
+
+    Args:
+        convert: Callable that makes tensors of what an iterator delivers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, convert: Callable[[Any], Any] = to_tensors) -> None:
+        self._convert = convert
         self._draw_many = tf.function(
             _draw_many, autograph=False, reduce_retracing=True
         )
@@ -35,25 +40,24 @@ class BatchDrawer:
             StopIteration: If there is none.
         """
         if not isinstance(iterator, tf.data.Iterator) or count == 1:
-            return _draw_each(iterator, count)
+            return self._draw_each(iterator, count)
         if not _is_dense(iterator.element_spec):
-            return _draw_each(iterator, count)
+            return self._draw_each(iterator, count)
         batches, drawn = self._draw_many(iterator, count)
         drawn = int(drawn)
         if not drawn:
             raise StopIteration
         return batches[:drawn]
 
-
-def _draw_each(iterator: Iterator, count: int) -> list[Any]:
-    batches: list[Any] = []
-    try:
-        while len(batches) < count:
-            batches.append(to_tensors(next(iterator)))
-    except (StopIteration, tf.errors.OutOfRangeError):
-        if not batches:
-            raise StopIteration from None
-    return batches
+    def _draw_each(self, iterator: Iterator, count: int) -> list[Any]:
+        batches: list[Any] = []
+        try:
+            while len(batches) < count:
+                batches.append(self._convert(next(iterator)))
+        except (StopIteration, tf.errors.OutOfRangeError):
+            if not batches:
+                raise StopIteration from None
+        return batches
 
 
 def _draw_many(iterator: Any, count: int) -> tuple[list[Any], tf.Tensor]:

@@ -23,7 +23,7 @@ def chained_updates(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
     while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer = optimizer.inner_optimizer
     update_step = optimizer.update_step
-    previous: list[tf.Operation] = []
+    previous: dict[str, list[tf.Operation]] = {}
 
     def update(gradient: Any, variable: Any, learning_rate: Any) -> None:
         if tf.executing_eagerly():
@@ -31,7 +31,9 @@ def chained_updates(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
             return
         graph = tf.compat.v1.get_default_graph()
         known = len(graph.get_operations())
-        with tf.control_dependencies(previous):
+        # The copies of a variable on other devices have their own memory.
+        device = variable.device
+        with tf.control_dependencies(previous.get(device, [])):
             update_step(gradient, variable, learning_rate)
         writes = writing_operations(known)
         if not writes:
@@ -39,7 +41,7 @@ def chained_updates(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
                 f"{type(optimizer).__name__}.update_step wrote nothing for "
                 f"variable '{variable.name}'. Expected: an assignment."
             )
-        previous[:] = writes
+        previous[device] = writes
 
     # Past `__setattr__`, which would start to track it.
     attributes = vars(optimizer)

@@ -3,17 +3,19 @@
 import keras
 
 from keras_tfopt import _compat
+from keras_tfopt.distribution.replicas import is_synchronous
 from keras_tfopt.plan import ExecutionPlan
 
 
 def is_manageable(model: keras.Model, role: str = "train") -> bool:
     """Whether our step can stand in for Keras' own step of a model.
 
-    A model with its own `train_step`, or under a distribution strategy, keeps
-    the step that Keras makes.
+    A model with its own `train_step`, or under a distribution strategy whose
+    replicas cannot be run, keeps the step that Keras makes.
     """
-    is_distributed = _compat.strategy_of(model) is not None
-    return not is_distributed and not overridden_step(model, role)
+    strategy = _compat.strategy_of(model)
+    is_runnable = strategy is None or is_synchronous(strategy)
+    return is_runnable and not overridden_step(model, role)
 
 
 def overridden_step(model: keras.Model, role: str) -> str | None:
@@ -65,7 +67,7 @@ def check_plan(model: keras.Model, plan: ExecutionPlan) -> None:
         ValueError: Names what prevents it and the way out.
     """
     if plan.is_split or plan.gathers:
-        check_splittable(model)
+        check_splittable(model, plan)
     if plan.remat is not None and not is_manageable(model):
         raise ValueError(
             "A model with its own `train_step`, or under a distribution "
@@ -76,8 +78,12 @@ def check_plan(model: keras.Model, plan: ExecutionPlan) -> None:
         )
 
 
-def check_splittable(model: keras.Model) -> None:
+def check_splittable(model: keras.Model, plan: ExecutionPlan) -> None:
     """Raises if the steps of a compiled model cannot consist of parts.
+
+    Args:
+        model: The model.
+        plan: `ExecutionPlan` that splits or gathers batches.
 
     Raises:
         ValueError: Names what prevents it and the way out.
@@ -101,12 +107,19 @@ def check_splittable(model: keras.Model) -> None:
             "exact."
         )
     strategy = _compat.strategy_of(model)
-    if strategy is not None:
+    if strategy is not None and not is_synchronous(strategy):
         raise ValueError(
-            "Batches cannot be split under a distribution strategy. Received: "
-            f"{type(strategy).__name__} with {settings} set. Expected: no "
-            "strategy. Make the model outside of its scope, or leave these "
-            "settings unset."
+            "Batches cannot be split under this distribution strategy. "
+            f"Received: {type(strategy).__name__} with {settings} set. "
+            "Expected: MirroredStrategy or none. Make the model outside of its "
+            "scope, or leave these settings unset."
+        )
+    if strategy is not None and plan.gathers:
+        raise ValueError(
+            "Batches cannot be gathered under a distribution strategy. "
+            f"Received: {type(strategy).__name__} with "
+            f"gather_steps={plan.gather_steps}. Expected: no strategy, or "
+            "`accumulation_steps` or `microbatch_size` on larger batches."
         )
 
 

@@ -1,5 +1,7 @@
 """The commit: all writes of a step, behind everything that can fail."""
 
+from collections.abc import Callable
+import contextlib
 from typing import Any
 import warnings
 
@@ -74,38 +76,67 @@ def commit(
         result: What it returned.
         log: `CommitLog` that notes beginning and end.
     """
-    check = step.mode.check or _no_check
-    if tf.executing_eagerly():
-        check(step, result)
-        log.mark()
-        _write(model, step, result)
-        log.mark()
-        return
     # Without the barrier a write may run ahead of a gradient that fails.
     result, outputs = awaited(result)
+    checks = run_check(step, result, outputs)
+
+    def write_behind(begin: list[tf.Operation]) -> None:
+        with tf.control_dependencies(begin), chained(model, step):
+            write(model, step, result)
+
+    write_marked(log, [*outputs, *checks], write_behind)
+
+
+def run_check(
+    step: WholeStep | SplitStep, result: StepResult, outputs: list[tf.Tensor]
+) -> list[tf.Operation]:
+    """Runs the check of a step's mode and returns what fails if it does.
+
+    Args:
+        step: The pure step.
+        result: What is going to be written.
+        outputs: Tensors to wait for.
+    """
+    if step.mode.check is None:
+        return []
     with tf.control_dependencies(outputs):
-        checks = check(step, result)
-    with tf.control_dependencies([*outputs, *checks]):
+        return step.mode.check(step, result)
+
+
+def write_marked(
+    log: CommitLog,
+    outputs: list[Any],
+    write: Callable[[list[tf.Operation]], None],
+) -> None:
+    """Writes between two marks, behind all outputs.
+
+    Args:
+        log: `CommitLog`.
+        outputs: Tensors and operations to wait for.
+        write: Callable that writes behind the operations that it is given.
+    """
+    if tf.executing_eagerly():
+        log.mark()
+        write([])
+        log.mark()
+        return
+    with tf.control_dependencies(outputs):
         begin = log.mark()
-    with tf.control_dependencies([begin]):
-        known = len(tf.compat.v1.get_default_graph().get_operations())
-        _write(model, step, result)
-        writes = writing_operations(known)
-    with tf.control_dependencies(writes):
+    known = len(tf.compat.v1.get_default_graph().get_operations())
+    write([begin])
+    with tf.control_dependencies(writing_operations(known)):
         log.mark()
 
 
-def _no_check(step: Any, result: StepResult) -> list[tf.Operation]:
-    return []
-
-
-def awaited(result: StepResult) -> tuple[StepResult, list[tf.Tensor]]:
-    """Returns a result and its tensors, each of which can be waited for.
+def awaited(result: Any) -> tuple[Any, list[tf.Tensor]]:
+    """Returns a nest and its tensors, each of which can be waited for.
 
     A control dependency on the output of a function call waits for the side
     effects of the call only, once TensorFlow inlines it. One on an identity
     waits for the value.
     """
+    if tf.executing_eagerly():
+        return result, []
     flat = [
         tf.identity(leaf) if isinstance(leaf, tf.Tensor) else leaf
         for leaf in tf.nest.flatten(result, expand_composites=True)
@@ -115,11 +146,27 @@ def awaited(result: StepResult) -> tuple[StepResult, list[tf.Tensor]]:
     return packed, tensors
 
 
-def _write(
+def chained(
+    model: keras.Model, step: WholeStep | SplitStep
+) -> contextlib.AbstractContextManager:
+    """Returns what chains the optimizer's updates where there are any."""
+    if step.mode.differentiates and step.trainable:
+        return chained_updates(model.optimizer)
+    return contextlib.nullcontext()
+
+
+def write(
     model: keras.Model,
     step: WholeStep | SplitStep,
     result: StepResult,
 ) -> None:
+    """Assigns new state and applies the optimizer.
+
+    Args:
+        model: The compiled Keras model.
+        step: The pure step.
+        result: What it returned.
+    """
     for variable, value in zip(step.updated, result.updates, strict=True):
         variable.assign(value)
     if not step.mode.differentiates:
@@ -129,7 +176,6 @@ def _write(
             "The model does not have any trainable weights.", stacklevel=2
         )
         return
-    with chained_updates(model.optimizer):
-        model.optimizer.apply_gradients(
-            zip(result.gradients, step.trainable, strict=True)
-        )
+    model.optimizer.apply_gradients(
+        zip(result.gradients, step.trainable, strict=True)
+    )

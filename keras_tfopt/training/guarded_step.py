@@ -44,7 +44,7 @@ class GuardedStep:
         self._settings = settings
         self._functions = StepFunctions(model, mode)
         self.control = PlanControl(model, settings, mode.name)
-        self._draw = BatchDrawer()
+        self._draw = BatchDrawer(self._functions.convert)
         self._gathered: list[Any] = []
         self._logs: Any = {}
 

@@ -10,6 +10,7 @@ import keras
 from keras_tfopt import _compat
 from keras_tfopt.accumulation import EVALUATION
 from keras_tfopt.accumulation import TRAINING
+from keras_tfopt.distribution.replicas import is_synchronous
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.training.checks import overridden_step
 from keras_tfopt.training.failure import Remedy
@@ -51,7 +52,8 @@ def guard_of(
 
     Raises:
         ValueError: If the model's step is not Keras' own and `own_step` is not
-            set, or if it runs eagerly or under a distribution strategy.
+            set, or if it runs eagerly or under a distribution strategy that
+            cannot be guarded.
     """
     current = getattr(model, f"{role}_function")
     if isinstance(current, GuardedOwnStep) and not own_step:
@@ -121,10 +123,20 @@ def _check_guardable(model: keras.Model, role: str, own_step: bool) -> None:
     if overridden and role != "predict":
         _check_own_step(f"{type(model).__name__}.{overridden}", model, own_step)
     strategy = _compat.strategy_of(model)
-    if strategy is not None:
+    if strategy is None:
+        return
+    if overridden or role == "predict":
+        name = overridden or "predict"
         raise ValueError(
-            "A guarded step does not run under a distribution strategy. "
-            f"Received: {type(strategy).__name__}. Expected: no strategy."
+            "Under a distribution strategy only Keras' own training and test "
+            f"steps can be guarded. Received: {type(strategy).__name__} and "
+            f"{type(model).__name__}.{name}. Expected: no strategy."
+        )
+    if not is_synchronous(strategy):
+        raise ValueError(
+            "A guarded step does not run under this distribution strategy. "
+            f"Received: {type(strategy).__name__}. Expected: MirroredStrategy "
+            "or none."
         )
 
 

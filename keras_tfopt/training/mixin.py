@@ -5,9 +5,11 @@ from typing import Any
 
 import keras
 
+from keras_tfopt import _compat
 from keras_tfopt.accumulation import EVALUATION
 from keras_tfopt.accumulation.optimizer_build import build_optimizer
 from keras_tfopt.accumulation.remat import check_remat
+from keras_tfopt.distribution.replicas import first_part
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.plan import PlanEvent
 from keras_tfopt.plan import Remat
@@ -125,7 +127,8 @@ class AccumMixin(_Base):
             check_plan(self, plan)
         # Keras gives a model that attribute when it is compiled.
         optimizer = getattr(self, "optimizer", None)
-        step = int(optimizer.iterations) if optimizer else 0
+        # `int` does not take a variable that replicas share.
+        step = int(optimizer.iterations.numpy()) if optimizer else 0
         self._settings.change_plan(plan, reason, step)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
@@ -229,6 +232,16 @@ class AccumMixin(_Base):
             self.test_function = GuardedStep(self, settings, EVALUATION)
         self.test_function.reset()
         return self.test_function
+
+    def _maybe_symbolic_build(
+        self, iterator: Any = None, data_batch: Any = None
+    ) -> None:
+        # Keras averages the parts of the first batch, which must then be equal.
+        strategy = _compat.strategy_of(self)
+        if strategy is not None and iterator is not None:
+            data_batch = first_part(strategy, next(iter(iterator))[-1])
+            iterator = None
+        super()._maybe_symbolic_build(iterator, data_batch)
 
     def _get_metrics_result_or_logs(self, logs: Any) -> Any:
         # `fit` calls this after the last step of an epoch and before it

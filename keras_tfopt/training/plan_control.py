@@ -202,7 +202,7 @@ class PlanControl:
             seconds: Float. What the change cost. Defaults to 0.
         """
         optimizer = self._model.optimizer
-        step = 0 if optimizer is None else int(optimizer.iterations)
+        step = 0 if optimizer is None else int(optimizer.iterations.numpy())
         _logger.warning(
             "Step %d: %s %s, %.1f s lost: %s",
             step,

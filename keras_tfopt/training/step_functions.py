@@ -13,9 +13,8 @@ from keras_tfopt.training.batch import relax_rows
 from keras_tfopt.training.batch import spec_of
 from keras_tfopt.training.batch import without_optionals
 from keras_tfopt.training.gathered_step import GatheredStepFunction
+from keras_tfopt.training.step_factory import step_factory
 from keras_tfopt.training.step_function import split_number
-from keras_tfopt.training.step_function import split_step_function
-from keras_tfopt.training.step_function import whole_step_function
 
 
 class StepFunctions:
@@ -24,10 +23,15 @@ class StepFunctions:
     Args:
         model: A compiled Keras model.
         mode: `StepMode`.
+
+    Attributes:
+        convert: Callable that makes tensors of what an iterator delivers.
     """
 
     def __init__(self, model: keras.Model, mode: StepMode) -> None:
         self._model = model
+        self._factory = step_factory(model)
+        self.convert = self._factory.convert
         self._mode = mode
         # Callbacks that check results come and go with each `fit`.
         self._by_check: dict[Any, dict[Any, Any]] = {}
@@ -75,7 +79,7 @@ class StepFunctions:
             `StepFunction`, or a `StockStepFunction` in its place.
         """
         spec, bound = self._spec, self._spec_key
-        if _is_shape_bound(plan):
+        if self._factory.is_shape_bound(plan):
             spec = spec_of(batch)
             bound = f"{split_number(plan)} {spec!r}"
         key = (
@@ -86,12 +90,8 @@ class StepFunctions:
             bound,
         )
         if key not in self._functions:
-            make = split_step_function if plan.is_split else whole_step_function
-            capacity = self._model.steps_per_execution
-            if _is_shape_bound(plan):
-                capacity = 1
-            self._functions[key] = make(
-                self._model, spec, batch, plan, self._mode, capacity
+            self._functions[key] = self._factory.make(
+                spec, batch, plan, self._mode
             )
         return self._functions[key]
 
@@ -113,14 +113,6 @@ class StepFunctions:
                 self._model, self._spec, window[0], plan, self._mode
             )
         return self._functions[key]
-
-
-def _is_shape_bound(plan: ExecutionPlan) -> bool:
-    """Whether a plan's function is for one number of rows only.
-
-    XLA needs the sizes of micro-batches fixed.
-    """
-    return plan.is_split and plan.jit_compile
 
 
 def _is_by_size(plan: ExecutionPlan) -> bool:

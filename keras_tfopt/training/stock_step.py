@@ -1,5 +1,6 @@
 """Keras' own step, for models whose writes cannot be kept out of it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -18,19 +19,27 @@ class StockStepFunction:
     Args:
         model: A compiled Keras model.
         mode: `StepMode`.
+        deliver: Callable that makes a batch what an iterator delivers. Defaults
+            to the batch itself.
     """
 
     compiled = None
 
-    def __init__(self, model: keras.Model, mode: StepMode) -> None:
+    def __init__(
+        self,
+        model: keras.Model,
+        mode: StepMode,
+        deliver: Callable[[Any], Any] | None = None,
+    ) -> None:
         step = model.train_step if mode.differentiates else model.test_step
         self._run = _compat.stock_function(model, step)
+        self._deliver = deliver or (lambda batch: batch)
         self.capacity = model.steps_per_execution
 
     def __call__(self, batches: list[Any], value: tf.Tensor) -> Any:
         """Runs one step for each batch and returns the last logs."""
         del value
-        return self._run(iter(batches))
+        return self._run(map(self._deliver, batches))
 
     def settle(self, error: BaseException) -> int:
         """Raises the error again: nobody knows what was written."""

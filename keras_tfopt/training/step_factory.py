@@ -1,0 +1,119 @@
+"""Which function runs the steps of a model: on one device or on replicas."""
+
+from typing import Any
+import warnings
+
+import keras
+
+from keras_tfopt import _compat
+from keras_tfopt.accumulation import BranchWriteError
+from keras_tfopt.accumulation import StepMode
+from keras_tfopt.accumulation import UnsplittableError
+from keras_tfopt.accumulation.split import count_rows
+from keras_tfopt.accumulation.split import partition_by_count
+from keras_tfopt.accumulation.split import take_rows
+from keras_tfopt.distribution.replicas import Replicas
+from keras_tfopt.distribution.replicas import is_synchronous
+from keras_tfopt.plan import ExecutionPlan
+from keras_tfopt.training.batch import to_tensors
+from keras_tfopt.training.replicated_step import ReplicatedStepFunction
+from keras_tfopt.training.step_function import split_step_function
+from keras_tfopt.training.step_function import whole_step_function
+from keras_tfopt.training.stock_step import StockStepFunction
+
+
+class LocalFactory:
+    """Makes the functions of a model without a distribution strategy.
+
+    Args:
+        model: A compiled Keras model.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        self.convert = to_tensors
+
+    def is_shape_bound(self, plan: ExecutionPlan) -> bool:
+        """Whether a plan's function is for one number of rows only.
+
+        XLA needs the sizes of micro-batches fixed.
+        """
+        return plan.is_split and plan.jit_compile
+
+    def make(
+        self, spec: Any, batch: Any, plan: ExecutionPlan, mode: StepMode
+    ) -> Any:
+        """Makes a function; for its arguments see `split_step_function`."""
+        make = split_step_function if plan.is_split else whole_step_function
+        is_bound = self.is_shape_bound(plan)
+        capacity = 1 if is_bound else self._model.steps_per_execution
+        return make(self._model, spec, batch, plan, mode, capacity)
+
+
+class ReplicatedFactory:
+    """Makes the functions of a model under a distribution strategy.
+
+    Args:
+        model: A compiled Keras model.
+        replicas: `Replicas` of its strategy.
+    """
+
+    def __init__(self, model: keras.Model, replicas: Replicas) -> None:
+        self._model = model
+        self._replicas = replicas
+
+    def convert(self, batch: Any) -> list:
+        """Returns a delivered batch as the list of the replicas' parts."""
+        parts = self._replicas.local_parts(batch)
+        if parts is not None:
+            return [to_tensors(part) for part in parts]
+        # `train_on_batch` distributes nothing.
+        return _divide(to_tensors(batch), self._replicas.count)
+
+    def is_shape_bound(self, plan: ExecutionPlan) -> bool:
+        """Whether a plan's function is for one number of rows only.
+
+        Each replica's part of a batch is a micro-batch even of an unsplit one.
+        """
+        return plan.jit_compile
+
+    def make(
+        self, spec: list, batch: list, plan: ExecutionPlan, mode: StepMode
+    ) -> Any:
+        """Makes a function; see `ReplicatedStepFunction`."""
+        try:
+            return ReplicatedStepFunction(
+                self._model, self._replicas, spec, batch, plan, mode
+            )
+        except (BranchWriteError, UnsplittableError) as error:
+            if plan.is_split:
+                raise
+            warnings.warn(
+                f"'{self._model.name}' cannot be divided among replicas "
+                "exactly. Its step runs as Keras makes it: one that fails may "
+                f"leave a trace and is not run again. {error}",
+                stacklevel=2,
+            )
+            return StockStepFunction(
+                self._model, mode, self._replicas.distribute
+            )
+
+
+def step_factory(model: keras.Model) -> LocalFactory | ReplicatedFactory:
+    """Returns what makes the functions of a model."""
+    strategy = _compat.strategy_of(model)
+    if is_synchronous(strategy):
+        return ReplicatedFactory(model, Replicas(strategy))
+    return LocalFactory(model)
+
+
+def _divide(batch: Any, count: int) -> list:
+    partition = partition_by_count(int(count_rows(batch)), count)
+    sizes = [partition.first_size] * partition.first_count
+    sizes += [partition.second_size] * partition.second_count
+    sizes += [0] * (count - len(sizes))
+    starts = [sum(sizes[:index]) for index in range(count)]
+    return [
+        take_rows(batch, start, size)
+        for start, size in zip(starts, sizes, strict=True)
+    ]

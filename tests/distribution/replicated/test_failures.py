@@ -1,0 +1,144 @@
+"""A step that fails on one replica leaves no trace on any."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_tfopt import AccumModel
+from keras_tfopt import callbacks
+from tests import models
+from tests.builders import Fault
+from tests.builders import Probe
+from tests.distribution.replicated.strategies import under
+from tests.equivalence import assert_same
+from tests.equivalence import run
+
+
+class SecondReplica(Probe):
+    """A `Probe` on the second replica only."""
+
+    def call(self, inputs):
+        context = tf.distribute.get_replica_context()
+        if context is None or context.num_replicas_in_sync == 1:
+            return inputs
+        index = tf.get_static_value(context.replica_id_in_sync_group)
+        return super().call(inputs) if index == 1 else inputs
+
+
+def network(cls, forward=None, backward=None, **settings):
+    inputs = keras.Input((4,))
+    hidden = keras.layers.Dense(5, activation="tanh")(inputs)
+    hidden = SecondReplica(forward, backward)(hidden)
+    return models.compiled(
+        cls(inputs, keras.layers.Dense(1)(hidden), **settings),
+        optimizer=keras.optimizers.Adam(0.01),
+    )
+
+
+def fit(model, **kwargs):
+    # Batches of 10, 10 and 5 rows: stock Keras cannot build itself on parts of
+    # a first batch that differ.
+    return models.fit(model, models.X[:25], models.Y[:25], **kwargs)
+
+
+def all_parts(model):
+    """Returns what each replica holds of each variable."""
+    variables = [
+        *model.variables,
+        *model.optimizer.variables,
+        *model.metrics_variables,
+    ]
+    local = model.distribute_strategy.experimental_local_results
+    return [
+        np.array(part)
+        for variable in variables
+        for part in local(variable.value)
+    ]
+
+
+class Short:
+    """Has memory for some rows only."""
+
+    def __init__(self, rows):
+        self.rows = rows
+        self.refused = []
+
+    def __call__(self, array):
+        if len(array) > self.rows:
+            self.refused.append(len(array))
+            raise MemoryError("injected")
+
+
+@pytest.mark.parametrize("cls", [AccumModel, keras.Model])
+def test_memory_that_is_short_on_one_replica(strategy, cls):
+    short = Short(1)
+    recovery = callbacks.OOMRecovery()
+
+    def train(model):
+        return fit(model, callbacks=[recovery])
+
+    def make(cls, **settings):
+        return network(cls, short, **settings)
+
+    expected = run(network, fit, keras.Model)
+    assert_same(run(under(strategy, make), train, cls), expected)
+    # Parts of 5 rows: 2 rows at a time, then 1, on both.
+    assert short.refused == [5, 2]
+    sizes = [event.new.microbatch_size for event in recovery.plan_events]
+    assert sizes == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("role", "place"),
+    [("train", "forward"), ("train", "backward"), ("test", "forward")],
+)
+def test_failed_step_leaves_no_trace(strategy, role, place):
+    fault = Fault()
+    batch = models.X[:9], models.Y[:9]
+    with strategy.scope():
+        model = network(AccumModel, **{place: fault})
+    fit(model, epochs=1)
+    guard = getattr(model, f"make_{role}_function")()
+    guard(iter([batch]))
+    before = all_parts(model)
+    fault.arm()
+    with pytest.raises(Exception, match="injected"):
+        guard(iter([batch]))
+    for actual, expected in zip(all_parts(model), before, strict=True):
+        np.testing.assert_array_equal(actual, expected)
+    fault.disarm()
+    guard(iter([batch]))
+
+
+def test_infinite_gradients_are_refused(strategy, tmp_path):
+    x = models.X.copy()
+    x[16] = np.inf
+
+    def make(cls, **settings):
+        return models.regressor(cls, **settings)
+
+    def train(model):
+        rollback = callbacks.NonFiniteRollback(report_path=tmp_path / "bad")
+        history = models.fit(model, x=x, callbacks=[rollback])
+        assert [event["batch"] for event in rollback.events] == [1, 1]
+        return history
+
+    expected = run(make, train, keras.Model)
+    assert_same(run(under(strategy, make), train, AccumModel), expected)
+
+
+def test_what_xla_refuses_runs_without(strategy):
+    xla = callbacks.XLACompilation("on")
+
+    def train(model):
+        return fit(model, callbacks=[xla])
+
+    expected = run(network, fit, keras.Model)
+
+    def make(cls, **settings):
+        # XLA takes no Python functions.
+        return network(cls, lambda array: None, **settings)
+
+    assert_same(run(under(strategy, make), train, keras.Model), expected)
+    assert [event.new.jit_compile for event in xla.plan_events] == [True, False]
