@@ -15,6 +15,7 @@ from keras_tfopt.benchmark import limited
 from keras_tfopt.benchmark import recovery
 from keras_tfopt.benchmark.digits import MissingExtraError
 from keras_tfopt.errors import OutOfMemoryError
+from keras_tfopt.telemetry.dashboards import write_dashboards
 
 app = typer.Typer(
     add_completion=False,
@@ -131,6 +132,22 @@ def fit_plan(
         raise typer.Exit(2) from error
     if svg is not None:
         console.save_svg(str(svg), title=f"keras-tfopt fit-plan {source}")
+
+
+@app.command()
+def dashboards(
+    out: Annotated[
+        pathlib.Path, typer.Option(help="Folder to write to.")
+    ] = pathlib.Path("dashboards"),
+    target: Annotated[
+        list[str] | None,
+        typer.Option(help="host:port of an exporter; may be repeated."),
+    ] = None,
+) -> None:
+    """Write alert rules for Prometheus and a dashboard for Grafana."""
+    targets = tuple(target or ["127.0.0.1:9090"])
+    for path in write_dashboards(out, targets):
+        print(path)
 
 
 def _count_cpu_memory() -> None:

@@ -1,5 +1,6 @@
 import dataclasses
 import math
+import pathlib
 
 import pytest
 from typer import testing
@@ -144,3 +145,12 @@ def test_help_lists_the_commands(invoke):
     result = invoke("--help")
     assert result.exit_code == 0
     assert "demo" in result.output
+
+
+def test_dashboards_writes_files_for_the_given_exporters(invoke, tmp_path):
+    result = invoke("dashboards", "--out", str(tmp_path), "--target", "a:1")
+    assert result.exit_code == 0
+    paths = [pathlib.Path(line) for line in result.output.split()]
+    assert all(path.is_file() for path in paths)
+    scrape = (tmp_path / "prometheus" / "prometheus.yml").read_text()
+    assert "- a:1" in scrape

@@ -13,6 +13,9 @@ from keras_tfopt.callbacks.non_finite_rollback import (
     NonFiniteRollback as NonFiniteRollback,
 )
 from keras_tfopt.callbacks.oom_recovery import OOMRecovery as OOMRecovery
+from keras_tfopt.callbacks.prometheus_exporter import (
+    PrometheusExporter as PrometheusExporter,
+)
 from keras_tfopt.callbacks.xla_compilation import (
     XLACompilation as XLACompilation,
 )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 import functools
+import time
 from typing import Any
 
 import tensorflow as tf
@@ -14,12 +15,16 @@ class BatchDrawer:
 
     To draw a batch takes Python as long as a small step. What
     `steps_per_execution` saves would be spent here.
+
+    Attributes:
+        seconds: Float. Time that drawing took so far: the wait for data.
     """
 
     def __init__(self) -> None:
         self._draw_many = tf.function(
             _draw_many, autograph=False, reduce_retracing=True
         )
+        self.seconds = 0.0
 
     def __call__(self, iterator: Iterator, count: int) -> list[Any]:
         """Draws batches for one call of a step function.
@@ -34,6 +39,13 @@ class BatchDrawer:
         Raises:
             StopIteration: If there is none.
         """
+        start = time.perf_counter()
+        try:
+            return self._draw(iterator, count)
+        finally:
+            self.seconds += time.perf_counter() - start
+
+    def _draw(self, iterator: Iterator, count: int) -> list[Any]:
         if not isinstance(iterator, tf.data.Iterator) or count == 1:
             return _draw_each(iterator, count)
         if not _is_dense(iterator.element_spec):
