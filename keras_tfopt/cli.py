@@ -24,6 +24,7 @@ from keras_tfopt.config import ConfigurationError
 from keras_tfopt.config import Optimization
 from keras_tfopt.doctor import examination
 from keras_tfopt.errors import OutOfMemoryError
+from keras_tfopt.telemetry.dashboards import write_dashboards
 
 app = typer.Typer(
     add_completion=False,
@@ -317,6 +318,22 @@ def tune(
         out.write_text(chosen, encoding="utf-8")
     elif not as_json:
         console.print(chosen, markup=False)
+
+
+@app.command()
+def dashboards(
+    out: Annotated[
+        pathlib.Path, typer.Option(help="Folder to write to.")
+    ] = pathlib.Path("dashboards"),
+    target: Annotated[
+        list[str] | None,
+        typer.Option(help="host:port of an exporter; may be repeated."),
+    ] = None,
+) -> None:
+    """Write alert rules for Prometheus and a dashboard for Grafana."""
+    targets = tuple(target or ["127.0.0.1:9090"])
+    for path in write_dashboards(out, targets):
+        print(path)
 
 
 def _count_cpu_memory() -> None:

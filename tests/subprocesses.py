@@ -1,5 +1,7 @@
 """Runs programs in processes of their own, whose environment a test chooses."""
 
+from collections.abc import Iterator
+import contextlib
 import os
 import pathlib
 import subprocess
@@ -40,3 +42,19 @@ def _run(command, arguments, environment):
         text=True,
         timeout=600,
     )
+
+
+@contextlib.contextmanager
+def started(*arguments: str) -> Iterator[subprocess.Popen]:
+    """Runs the interpreter beside the test, and ends it with the block."""
+    process = subprocess.Popen(
+        [sys.executable, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import math
+import pathlib
 
 import pytest
 from typer import testing
@@ -212,3 +213,12 @@ def test_manifest(invoke):
     assert "kind: Job" in invoke("manifest", "kubernetes", "--", "x").output
     assert "#SBATCH" in invoke("manifest", "slurm", "--", "x").output
     assert invoke("manifest", "other", "--", "x").exit_code == 2
+
+
+def test_dashboards_writes_files_for_the_given_exporters(invoke, tmp_path):
+    result = invoke("dashboards", "--out", str(tmp_path), "--target", "a:1")
+    assert result.exit_code == 0
+    paths = [pathlib.Path(line) for line in result.output.split()]
+    assert all(path.is_file() for path in paths)
+    scrape = (tmp_path / "prometheus" / "prometheus.yml").read_text()
+    assert "- a:1" in scrape

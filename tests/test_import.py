@@ -40,6 +40,7 @@ print(len(tf.config.list_logical_devices("CPU")))
 
 NOT_NEEDED = {
     "pydantic",
+    "prometheus_client",
     "pynvml",
     "rich",
     "sklearn",

@@ -9,6 +9,7 @@ from keras_tfopt.accumulation.build import build_whole_step as build_whole_step
 from keras_tfopt.accumulation.build import retrace as retrace
 from keras_tfopt.accumulation.microstep import EVALUATION as EVALUATION
 from keras_tfopt.accumulation.microstep import TRAINING as TRAINING
+from keras_tfopt.accumulation.microstep import CheckSeries as CheckSeries
 from keras_tfopt.accumulation.microstep import StepMode as StepMode
 from keras_tfopt.accumulation.pure_step import SplitStep as SplitStep
 from keras_tfopt.accumulation.pure_step import StepResult as StepResult

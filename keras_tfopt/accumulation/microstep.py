@@ -73,6 +73,21 @@ class StepMode:
     check: Callable[[Any, Any], list[tf.Operation]] | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class CheckSeries:
+    """Several checks as one; equal to one of the same checks.
+
+    Attributes:
+        checks: Tuple of callables, as for `StepMode`.
+    """
+
+    checks: tuple[Callable[[Any, Any], list[tf.Operation]], ...]
+
+    def __call__(self, step: Any, result: Any) -> list[tf.Operation]:
+        """Returns the operations of all checks."""
+        return [op for check in self.checks for op in check(step, result)]
+
+
 TRAINING = StepMode("training", training=True, differentiates=True)
 EVALUATION = StepMode("evaluation", training=False, differentiates=False)
 

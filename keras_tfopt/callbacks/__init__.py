@@ -14,6 +14,9 @@ from keras_tfopt.callbacks.non_finite_rollback import (
 )
 from keras_tfopt.callbacks.oom_recovery import OOMRecovery as OOMRecovery
 from keras_tfopt.callbacks.plan_rollback import PlanRollback as PlanRollback
+from keras_tfopt.callbacks.prometheus_exporter import (
+    PrometheusExporter as PrometheusExporter,
+)
 from keras_tfopt.callbacks.xla_compilation import (
     XLACompilation as XLACompilation,
 )

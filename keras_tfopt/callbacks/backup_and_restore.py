@@ -1,6 +1,7 @@
 """Training that goes on after a kill as if there had been none."""
 
 import os
+import time
 from typing import Any
 
 import keras
@@ -9,6 +10,7 @@ from keras_tfopt.checkpoint.generations import Generations
 from keras_tfopt.checkpoint.writer import BackgroundWriter
 from keras_tfopt.checkpoint.writer import wait_for_writers
 from keras_tfopt.plan import check_positive_integer
+from keras_tfopt.telemetry.records import Reading
 from keras_tfopt.training.backup_session import BackupSession
 from keras_tfopt.training.interruption import SignalWatch
 from keras_tfopt.training.interruption import TrainingInterrupted
@@ -157,6 +159,17 @@ class BackupAndRestore(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Does nothing; that it exists keeps Keras from using threads."""
+
+    def readings(self) -> list[Reading]:
+        """Returns what the last complete backup cost, for telemetry."""
+        times = None if self._session is None else self._session.times
+        if times is None:
+            return []
+        return [
+            Reading("backup_seconds", times.write_seconds),
+            Reading("backup_stall_seconds", times.stall_seconds),
+            Reading("backup_age_seconds", time.time() - times.saved_at),
+        ]
 
     def _find(self) -> Any:
         """Returns the backup to go on from; none of a `fit` that ended here."""

@@ -132,7 +132,7 @@ class NonFiniteRollback(keras.callbacks.Callback):
             self._watched = self.model
             self._make_parts()
         guard = self._guard()
-        guard.set_check(self._gate)
+        guard.add_check(self._gate)
         guard.control.register(self._remedy)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -145,7 +145,7 @@ class NonFiniteRollback(keras.callbacks.Callback):
 
     def on_train_end(self, logs: Any = None) -> None:
         """Takes the registration back."""
-        self._guard().set_check(None)
+        self._guard().remove_check(self._gate)
         release_guard(self.model, "train", self._remedy)
 
     def get_state(self) -> dict[str, Any]:

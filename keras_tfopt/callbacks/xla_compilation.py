@@ -13,6 +13,7 @@ from keras_tfopt.compilation.inspection import CompiledFunction
 from keras_tfopt.compilation.report import report_table
 from keras_tfopt.compilation.settings import check_mode
 from keras_tfopt.plan import PlanEvent
+from keras_tfopt.telemetry.records import Reading
 from keras_tfopt.training import guard_of
 from keras_tfopt.training import release_guard
 from keras_tfopt.training.checks import overridden_step
@@ -133,6 +134,29 @@ class XLACompilation(keras.callbacks.Callback):
         if role not in self._policies:
             return CompilationStats()
         return self._policies[role].ledger.stats()
+
+    def readings(self) -> list[Reading]:
+        """Returns the account of training, for telemetry."""
+        stats = self.stats()
+        found = [
+            Reading(
+                "xla_compilations_total", stats.successes, {"result": "success"}
+            ),
+            Reading(
+                "xla_compilations_total", stats.failures, {"result": "fallback"}
+            ),
+            Reading("xla_compile_seconds_total", stats.compile_seconds),
+            Reading("xla_compile_time_ratio", stats.compile_share),
+            Reading("compiled_shapes", len(stats.compiled_shapes)),
+        ]
+        if stats.fusion is not None:
+            fusion = stats.fusion
+            found += [
+                Reading("xla_fusions", fusion.fusions),
+                Reading("xla_fused_ops", fusion.fused_operations),
+                Reading("xla_fusion_saved_bytes", fusion.unmaterialized_bytes),
+            ]
+        return found
 
     def report(self) -> str:
         """Returns the account of XLA as a table, with what it fused.

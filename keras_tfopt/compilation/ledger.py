@@ -62,13 +62,13 @@ class CompilationLedger:
     @property
     def shapes(self) -> list[Shapes]:
         """Shapes compiled for so far, oldest first."""
-        return [shapes for _, shapes in self._entries]
+        return [shapes for _, shapes in list(self._entries)]
 
     @property
     def compile_seconds(self) -> float:
         """Time spent on compiling so far, with tracing."""
         return self._failed_seconds + sum(
-            entry.compile_seconds for entry in self._entries.values()
+            entry.compile_seconds for entry in list(self._entries.values())
         )
 
     @property

@@ -1,7 +1,9 @@
 """The backups of one `fit`: when they are made, and the way back."""
 
+import dataclasses
 import functools
 import logging
+import time
 from typing import Any
 import uuid
 
@@ -24,6 +26,22 @@ from keras_tfopt.training.step_boundaries import watch_boundaries
 _logger = logging.getLogger("keras_tfopt")
 
 
+@dataclasses.dataclass(frozen=True)
+class BackupTimes:
+    """What the last complete backup cost.
+
+    Attributes:
+        write_seconds: Float. Time that writing took, mostly in a thread.
+        stall_seconds: Float. Time that training stood still for it.
+        saved_at: Float. When its state was, in seconds since the epoch of the
+            clock.
+    """
+
+    write_seconds: float
+    stall_seconds: float
+    saved_at: float
+
+
 class BackupSession:
     """Backs one `fit` up and brings it back.
 
@@ -42,6 +60,7 @@ class BackupSession:
     Attributes:
         run: String. Names the run; that of the backup once one is restored.
         is_stopped: Boolean. Whether `fit` was stopped before its last step.
+        times: `BackupTimes` of the last complete backup, or `None`.
     """
 
     def __init__(
@@ -75,6 +94,7 @@ class BackupSession:
         self._is_complete = False
         self.run = uuid.uuid4().hex
         self.is_stopped = False
+        self.times: BackupTimes | None = None
         watch_boundaries(self._epoch_iterator, self)
 
     def prepare(self, saved: Generation | None) -> None:
@@ -208,6 +228,7 @@ class BackupSession:
         return self._callbacks.params["epochs"]
 
     def _save(self, epoch: int, step: int) -> None:
+        stall = _Stall()
         run, arrays = self._state.capture()
         position, iterator_state = self._position.capture(self._iterator)
         if iterator_state is not None:
@@ -220,11 +241,18 @@ class BackupSession:
             "data": encode(position, arrays, "data"),
         }
         self._writer.submit(
-            functools.partial(
-                self._generations.write, content, arrays, self.run
-            )
+            functools.partial(self._write, content, arrays, stall)
         )
+        stall.end()
         self._schedule.restart()
+
+    def _write(
+        self, content: dict[str, Any], arrays: dict[str, Any], stall: "_Stall"
+    ) -> None:
+        start = time.perf_counter()
+        self._generations.write(content, arrays, self.run)
+        seconds = time.perf_counter() - start
+        self.times = BackupTimes(seconds, stall.seconds, stall.began_at)
 
     def _interrupt(self, number: int) -> None:
         self._writer.wait()
@@ -260,3 +288,23 @@ class BackupSession:
                 "Expected: the same data and batch size, or another "
                 "`backup_dir`."
             )
+
+
+class _Stall:
+    """How long training stands still, also while it still does."""
+
+    def __init__(self) -> None:
+        self.began_at = time.time()
+        self._start = time.perf_counter()
+        self._seconds: float | None = None
+
+    def end(self) -> None:
+        """Lets training go on."""
+        self._seconds = time.perf_counter() - self._start
+
+    @property
+    def seconds(self) -> float:
+        """Time so far."""
+        if self._seconds is not None:
+            return self._seconds
+        return time.perf_counter() - self._start

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from collections.abc import Iterator
 import functools
+import time
 from typing import Any
 
 import tensorflow as tf
@@ -18,6 +19,9 @@ class BatchDrawer:
 
     Args:
         convert: Callable that makes tensors of what an iterator delivers.
+
+    Attributes:
+        seconds: Float. Time that drawing took so far: the wait for data.
     """
 
     def __init__(self, convert: Callable[[Any], Any] = to_tensors) -> None:
@@ -25,6 +29,7 @@ class BatchDrawer:
         self._draw_many = tf.function(
             _draw_many, autograph=False, reduce_retracing=True
         )
+        self.seconds = 0.0
 
     def __call__(self, iterator: Iterator, count: int) -> list[Any]:
         """Draws batches for one call of a step function.
@@ -39,6 +44,13 @@ class BatchDrawer:
         Raises:
             StopIteration: If there is none.
         """
+        start = time.perf_counter()
+        try:
+            return self._draw(iterator, count)
+        finally:
+            self.seconds += time.perf_counter() - start
+
+    def _draw(self, iterator: Iterator, count: int) -> list[Any]:
         if not isinstance(iterator, tf.data.Iterator) or count == 1:
             return self._draw_each(iterator, count)
         if not _is_dense(iterator.element_spec):

@@ -1,5 +1,7 @@
 """What went wrong in a step, and who knows a way on."""
 
+from collections.abc import Callable
+from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
@@ -7,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from keras_tfopt.plan import ExecutionPlan
+from keras_tfopt.training.batch import static_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +44,7 @@ class StepReport:
         steps: Integer.
         seconds: Float. Wall time, with what was traced and compiled.
         function: What ran them, a `StepFunction` or what stands for one.
+        batches: Sequence of the batches of all steps. Defaults to none.
     """
 
     plan: ExecutionPlan
@@ -48,6 +52,29 @@ class StepReport:
     steps: int
     seconds: float
     function: Any
+    batches: Sequence[Any] = ()
+
+    @property
+    def rows(self) -> int | None:
+        """Rows of all batches, `None` where one has none that are known."""
+        sizes = [static_rows(batch) for batch in self.batches]
+        known = [size for size in sizes if size is not None]
+        return sum(known) if sizes and len(known) == len(sizes) else None
+
+
+@dataclasses.dataclass(frozen=True)
+class DroppedBatch:
+    """A batch that a remedy left out after its step had failed.
+
+    Attributes:
+        failure: `StepFailure`.
+    """
+
+    failure: StepFailure
+
+
+# Is told of each `StepReport`, `StepFailure`, `DroppedBatch` and `PlanEvent`.
+Listener = Callable[[Any], None]
 
 
 class Remedy:

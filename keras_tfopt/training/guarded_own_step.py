@@ -69,6 +69,11 @@ class GuardedOwnStep:
             self.control.review(batch, 1)
         return logs
 
+    @property
+    def wait_seconds(self) -> float:
+        """Time that drawing batches took so far."""
+        return self._draw.seconds
+
     def reset(self) -> None:
         """Forgets what an interrupted `fit` left behind."""
         self.control.clear()

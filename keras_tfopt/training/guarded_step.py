@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from keras_tfopt.accumulation import TRAINING
+from keras_tfopt.accumulation import CheckSeries
 from keras_tfopt.accumulation import StepMode
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.training.batch_drawer import BatchDrawer
@@ -45,6 +46,7 @@ class GuardedStep:
         self._functions = StepFunctions(model, mode)
         self.control = PlanControl(model, settings, mode.name)
         self._draw = BatchDrawer(self._functions.convert)
+        self._checks: tuple[Callable, ...] = ()
         self._gathered: list[Any] = []
         self._logs: Any = {}
 
@@ -86,13 +88,26 @@ class GuardedStep:
             # There may be no batch left to take the spec from.
             self._functions.observe(None, waiting[0])
 
-    def set_check(self, check: Callable | None) -> None:
-        """Sets what looks at results before they are written, if anything.
+    @property
+    def wait_seconds(self) -> float:
+        """Time that drawing batches took so far."""
+        return self._draw.seconds
+
+    def add_check(self, check: Callable) -> None:
+        """Adds what looks at results before they are written.
 
         Args:
             check: As for `StepMode`.
         """
-        self._functions.set_check(check)
+        self._set_checks((*self._checks, check))
+
+    def remove_check(self, check: Callable) -> None:
+        """Takes a check out, if it is there."""
+        self._set_checks(tuple(c for c in self._checks if c is not check))
+
+    def _set_checks(self, checks: tuple[Callable, ...]) -> None:
+        self._checks = checks
+        self._functions.set_check(CheckSeries(checks) if checks else None)
 
     def end_epoch(self, logs: Any) -> Any:
         """Flushes at the end of an epoch and returns its last logs.
@@ -112,7 +127,7 @@ class GuardedStep:
         self._gathered = []
         self._logs = {}
         self.control.clear()
-        self.set_check(None)
+        self._set_checks(())
 
     def _gather(self, batches: list[Any]) -> None:
         for batch in batches:
@@ -145,7 +160,14 @@ class GuardedStep:
             else:
                 seconds = time.perf_counter() - start
                 self.control.observe(
-                    StepReport(plan, held[-1], len(held), seconds, function)
+                    StepReport(
+                        plan,
+                        held[-1],
+                        len(held),
+                        seconds,
+                        function,
+                        held[0] if is_gathered else held,
+                    )
                 )
                 units, tried = units[len(held) :], ()
                 self.control.review(held[-1], len(held))

@@ -13,6 +13,8 @@ from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.plan import PlanEvent
 from keras_tfopt.training.batch import spec_of
 from keras_tfopt.training.batch import static_rows
+from keras_tfopt.training.failure import DroppedBatch
+from keras_tfopt.training.failure import Listener
 from keras_tfopt.training.failure import Remedy
 from keras_tfopt.training.failure import StepFailure
 from keras_tfopt.training.failure import StepReport
@@ -60,6 +62,11 @@ class PlanControl:
         """Every change of plan so far, oldest first."""
         return self._settings.plan_events
 
+    @property
+    def listeners(self) -> list[Listener]:
+        """Who is told of good steps, failures and changes of plan."""
+        return self._settings.listeners
+
     def register(self, remedy: Remedy) -> None:
         """Adds a remedy, behind those that are there."""
         self._register(len(self.remedies), remedy)
@@ -75,7 +82,8 @@ class PlanControl:
             self._settings.plan = remedy.withdraw(self.plan)
 
     def clear(self) -> None:
-        """Takes all remedies out."""
+        """Takes all remedies and listeners out."""
+        self.listeners.clear()
         for remedy in list(self.remedies):
             self.unregister(remedy)
 
@@ -136,6 +144,7 @@ class PlanControl:
         """
         seconds = time.perf_counter() - start
         failure = self._failure(error, batch, tried, seconds)
+        self._tell(failure)
         for remedy in self.remedies:
             proposal = remedy.propose(failure)
             if proposal is not None:
@@ -150,7 +159,10 @@ class PlanControl:
     ) -> bool:
         """Whether a remedy wants to leave out a batch that failed."""
         failure = self._failure(error, batch, tried, 0.0)
-        return any(remedy.drop(failure) for remedy in self.remedies)
+        is_dropped = any(remedy.drop(failure) for remedy in self.remedies)
+        if is_dropped:
+            self._tell(DroppedBatch(failure))
+        return is_dropped
 
     def review(self, batch: Any, steps: int) -> None:
         """Lets the remedies change the plan after good steps."""
@@ -184,6 +196,11 @@ class PlanControl:
         """Lets the remedies look at the cost of good steps."""
         for remedy in self.remedies:
             remedy.observe(report)
+        self._tell(report)
+
+    def _tell(self, event: Any) -> None:
+        for listener in self.listeners:
+            listener(event)
 
     def _register(self, index: int, remedy: Remedy) -> None:
         # Neither this nor taking it back is a decision, so not an event.

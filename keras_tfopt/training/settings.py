@@ -6,6 +6,7 @@ from typing import Any
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.plan import PlanEvent
 from keras_tfopt.plan import Remat
+from keras_tfopt.training.failure import Listener
 
 # Fields of a plan that are arguments of a model.
 _ARGUMENTS = ("accumulation_steps", "microbatch_size", "gather_steps", "remat")
@@ -23,6 +24,7 @@ class AccumulationSettings:
     Attributes:
         plan: The `ExecutionPlan` in force.
         plan_events: Tuple of `PlanEvent`, oldest first.
+        listeners: List of `Listener` that are told of each.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class AccumulationSettings:
             remat=remat,
         )
         self.plan_events: tuple[PlanEvent, ...] = ()
+        self.listeners: list[Listener] = []
 
     def change_plan(
         self, plan: ExecutionPlan, reason: str, step: int, seconds: float = 0.0
@@ -47,6 +50,8 @@ class AccumulationSettings:
         event = PlanEvent(step, reason, self.plan, plan, seconds)
         self.plan_events += (event,)
         self.plan = plan
+        for listener in self.listeners:
+            listener(event)
 
     def get_state(self) -> dict[str, Any]:
         """Returns the plan and its events, as JSON takes them."""

@@ -1,0 +1,1 @@
+"""What a training tells of itself: one catalogue, one sampler."""

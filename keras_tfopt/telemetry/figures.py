@@ -1,0 +1,156 @@
+"""From records to the values of metrics."""
+
+import collections
+import math
+from typing import Any
+
+from keras_tfopt.telemetry.catalogue_training import PLAN_REASONS
+from keras_tfopt.telemetry.loss_tracking import RunningMean
+from keras_tfopt.telemetry.loss_tracking import SpikeDetector
+from keras_tfopt.telemetry.plan_changes import kind_of
+from keras_tfopt.telemetry.records import CallRecord
+from keras_tfopt.telemetry.records import FailedRetry
+from keras_tfopt.telemetry.records import HookCost
+from keras_tfopt.telemetry.records import PlanChange
+from keras_tfopt.telemetry.records import RefusedStep
+from keras_tfopt.telemetry.store import MetricStore
+
+_WAIT_WINDOW_SECONDS = 15.0
+
+
+class TrainingFigures:
+    """Enters what happened in training into the metrics.
+
+    Args:
+        store: `MetricStore`.
+    """
+
+    def __init__(self, store: MetricStore) -> None:
+        self._store = store
+        self._mean = RunningMean()
+        self._spikes = SpikeDetector()
+        self._last_reason: str | None = None
+        self._pending_seconds = 0.0
+        self._waits: collections.deque = collections.deque()
+        self._wait_sums = [0.0, 0.0]
+        for name in ("steps_total", "telemetry_overhead_seconds_total"):
+            store.add(name, 0)
+
+    def begin_fit(self, has_plan: bool) -> None:
+        """Makes the counters known that begin at zero.
+
+        Args:
+            has_plan: Boolean. Whether the steps run under a plan.
+        """
+        self._pending_seconds = 0.0
+        self._waits.clear()
+        self._wait_sums = [0.0, 0.0]
+        if has_plan:
+            self._know_plan_changes()
+
+    def take(self, record: Any) -> None:
+        """Enters one record."""
+        if isinstance(record, CallRecord):
+            self._take_call(record)
+        elif isinstance(record, HookCost):
+            self._store.add("telemetry_overhead_seconds_total", record.seconds)
+        elif isinstance(record, PlanChange):
+            self._take_change(record)
+        elif isinstance(record, FailedRetry) and self._last_reason is not None:
+            self._store.add(
+                "plan_changes_failed_total", 1, reason=self._last_reason
+            )
+        elif isinstance(record, RefusedStep):
+            is_spike = record.is_finite
+            name = "loss_spikes_total" if is_spike else "nonfinite_steps_total"
+            self._store.add(name, 1)
+
+    def _take_call(self, record: CallRecord) -> None:
+        store = self._store
+        store.set("last_step_timestamp_seconds", record.time)
+        self._pending_seconds += record.seconds
+        if record.steps:
+            # Batches that are gathered make one update of several calls.
+            store.add("steps_total", record.steps)
+            store.observe(
+                "step_duration_seconds",
+                self._pending_seconds / record.steps,
+                record.steps,
+            )
+            self._pending_seconds = 0.0
+        if record.rows:
+            store.add("samples_total", record.rows)
+        elif record.rows is None:
+            store.explain_absence(
+                "samples_total",
+                "neither the data nor the metric of the loss tells the rows",
+            )
+        self._take_wait(record)
+        self._take_loss(record)
+        if record.plan is not None and record.batch_rows:
+            size = record.plan.rows_of_microbatch(record.batch_rows)
+            store.set("microbatch_size", size)
+            store.set("accumulation_steps", -(-record.batch_rows // size))
+
+    def _take_wait(self, record: CallRecord) -> None:
+        if record.wait_seconds is None:
+            self._store.explain_absence(
+                "data_wait_ratio",
+                "Keras draws batches inside of its compiled step; an "
+                "AccumModel, or a callback that guards steps, measures it",
+            )
+            return
+        self._store.add("data_wait_seconds_total", record.wait_seconds)
+        entry = (record.time, record.wait_seconds, record.loop_seconds)
+        self._waits.append(entry)
+        self._wait_sums[0] += entry[1]
+        self._wait_sums[1] += entry[2]
+        while record.time - self._waits[0][0] > _WAIT_WINDOW_SECONDS:
+            _, wait, loop = self._waits.popleft()
+            self._wait_sums[0] -= wait
+            self._wait_sums[1] -= loop
+        wait, loop = self._wait_sums
+        if loop > 0:
+            ratio = min(max(wait / loop, 0.0), 1.0)
+            self._store.set("data_wait_ratio", ratio)
+
+    def _take_loss(self, record: CallRecord) -> None:
+        if record.is_first:
+            self._mean.restart(is_known=record.first_batch == 0)
+        if record.mean_loss is None:
+            self._store.explain_absence("loss", "the logs have no `loss`")
+            return
+        self._store.set("loss", record.mean_loss)
+        self._store.add("nonfinite_steps_total", 0)
+        if not math.isfinite(record.mean_loss):
+            if self._mean.is_finite:
+                self._store.add("nonfinite_steps_total", 1)
+            self._mean.lose(is_finite=False)
+            self._store.set("step_loss", None)
+            return
+        self._mean.is_finite = True
+        if record.rows == 0 or not record.steps:
+            return
+        loss = self._mean.advance(record.mean_loss, record.rows)
+        self._store.set("step_loss", loss)
+        if loss is None:
+            return
+        self._store.add("loss_spikes_total", self._spikes.is_spike(loss))
+
+    def _take_change(self, change: PlanChange) -> None:
+        self._know_plan_changes()
+        event = change.event
+        if event.old == event.new:
+            # A decision to keep the plan.
+            return
+        self._last_reason = reason = kind_of(event)
+        self._store.add("plan_changes_total", 1, reason=reason)
+        if reason == "out_of_memory":
+            self._store.add("oom_recoveries_total", 1)
+
+    def _know_plan_changes(self) -> None:
+        # A series that begins with its first event hides it from `increase`.
+        self._store.add("oom_recoveries_total", 0)
+        for reason in PLAN_REASONS:
+            self._store.add("plan_changes_total", 0, reason=reason)
+            self._store.add("plan_changes_failed_total", 0, reason=reason)
