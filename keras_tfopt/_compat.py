@@ -321,6 +321,21 @@ def device_memory_limit(device: str) -> int | None:
     return limits.get(device.rpartition("device:")[-1].removeprefix("/"))
 
 
+def device_descriptions() -> dict[str, str]:
+    """Returns what TensorFlow says about its devices, by their short names."""
+    # Of a GPU, its place on the PCI bus, which no public function tells.
+    return {
+        entry.name.rpartition("device:")[-1]: entry.physical_device_desc
+        for entry in device_lib.list_local_devices()
+    }
+
+
+def held_functions() -> int:
+    """Returns how many functions TensorFlow holds for this process."""
+    # Each trace of a `tf.function` adds some, whoever made it.
+    return len(context.context().list_function_names())
+
+
 def is_started() -> bool:
     """Whether TensorFlow has started its devices."""
     return context.context()._context_handle is not None

@@ -351,6 +351,24 @@ def test_device_memory_limit():
     assert _compat.device_memory_limit("GPU:99") is None
 
 
+def test_device_descriptions_are_by_short_names():
+    descriptions = _compat.device_descriptions()
+    assert "CPU:0" in descriptions
+    for name, description in descriptions.items():
+        if name.startswith("GPU"):
+            assert "pci bus id: " in description
+
+
+def test_held_functions_grow_with_each_trace():
+    function = tf.function(lambda x: x + 1)
+    function(tf.ones((1,)))
+    before = _compat.held_functions()
+    function(tf.ones((1,)))
+    assert _compat.held_functions() == before
+    function(tf.ones((2,)))
+    assert _compat.held_functions() > before
+
+
 def test_is_started_with_the_first_operation():
     printed = subprocesses.run_source(
         "import tensorflow as tf\n"

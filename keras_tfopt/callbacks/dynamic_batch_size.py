@@ -6,8 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_tfopt.memory import read_allocator_stats
-from keras_tfopt.memory import reset_allocator_peak
+from keras_tfopt.memory import PeakWindow
 from keras_tfopt.memory.limit import default_device
 from keras_tfopt.memory.limit import device_limit_bytes
 from keras_tfopt.plan import check_positive_integer
@@ -124,7 +123,8 @@ class DynamicBatchSize(keras.callbacks.Callback):
         check_splittable(self.model, largest)
         self._device = default_device()
         limit = self.limit_bytes or device_limit_bytes(self._device)
-        if read_allocator_stats(self._device) is None or limit is None:
+        self._window = PeakWindow(self._device)
+        if self._window.read() is None or limit is None:
             raise ValueError(
                 "`DynamicBatchSize` compares the allocator's peak with its "
                 f"limit. Received: limit_bytes={self.limit_bytes} on "
@@ -137,14 +137,14 @@ class DynamicBatchSize(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Lets the peak start again."""
-        reset_allocator_peak(self._device)
+        self._window.restart()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Changes the effective batch where the peak says so."""
-        stats = read_allocator_stats(self._device)
-        if stats is None:
+        reading = self._window.read()
+        if reading is None:
             return
-        utilization = stats.peak_bytes / self._limit
+        utilization = reading.peak_bytes / self._limit
         old = self.model.gather_steps
         new = self._next_steps(old, utilization)
         if new == old:

@@ -1,11 +1,15 @@
-"""What devices say about their memory."""
+"""What devices and the host say about their memory."""
 
-from keras_tfopt.memory.allocator import AllocatorStats
-from keras_tfopt.memory.allocator import read_allocator_stats
-from keras_tfopt.memory.allocator import reset_allocator_peak
-
-__all__ = [
-    "AllocatorStats",
-    "read_allocator_stats",
-    "reset_allocator_peak",
-]
+from keras_tfopt.memory.allocator import AllocatorStats as AllocatorStats
+from keras_tfopt.memory.allocator import PeakReading as PeakReading
+from keras_tfopt.memory.allocator import PeakWindow as PeakWindow
+from keras_tfopt.memory.allocator import (
+    read_allocator_stats as read_allocator_stats,
+)
+from keras_tfopt.memory.allocator import (
+    reset_allocator_peak as reset_allocator_peak,
+)
+from keras_tfopt.memory.driver import Driver as Driver
+from keras_tfopt.memory.driver_reading import DriverReading as DriverReading
+from keras_tfopt.memory.host import HostMemory as HostMemory
+from keras_tfopt.memory.host import read_host_memory as read_host_memory

@@ -14,9 +14,9 @@ from keras_tfopt.accumulation.split import check_rows
 from keras_tfopt.accumulation.split import take_rows
 from keras_tfopt.errors import OutOfMemoryError
 from keras_tfopt.errors import is_out_of_memory
-from keras_tfopt.memory.allocator import AllocatorStats
+from keras_tfopt.memory.allocator import PeakReading
+from keras_tfopt.memory.allocator import PeakWindow
 from keras_tfopt.memory.allocator import read_allocator_stats
-from keras_tfopt.memory.allocator import reset_allocator_peak
 from keras_tfopt.memory.limit import default_device
 from keras_tfopt.memory.limit import device_limit_bytes
 from keras_tfopt.plan import ExecutionPlan
@@ -196,7 +196,8 @@ class _Prober:
 
     def __init__(self, model: keras.Model, batch: Any, device: str) -> None:
         self._batch = batch
-        self._device = device
+        # Monitors may reset the allocator's own peak meanwhile.
+        self._window = PeakWindow(device)
         self._model = model
         self._step: SplitStep = split_step(
             model, spec_of(batch), batch, TRAINING, ExecutionPlan()
@@ -212,7 +213,7 @@ class _Prober:
         """Returns the peak with a micro-batch; `None` if it did not fit."""
         rows = min(self.rows, size * _MICROBATCHES)
         batch = take_rows(self._batch, 0, rows)
-        reset_allocator_peak(self._device)
+        self._window.restart()
         try:
             for _ in range(_RUNS):
                 self._run(batch, tf.constant(size))
@@ -239,11 +240,11 @@ class _Prober:
         temporaries = 3 * max(sizes, default=0)
         return self._stats().current_bytes + gradients + temporaries
 
-    def _stats(self) -> AllocatorStats:
-        stats = read_allocator_stats(self._device)
-        if stats is None:
-            raise RuntimeError(f"{self._device} stopped counting.")
-        return stats
+    def _stats(self) -> PeakReading:
+        reading = self._window.read()
+        if reading is None:
+            raise RuntimeError(f"{self._window.device} stopped counting.")
+        return reading
 
     def _await(self, batch: Any, size: tf.Tensor) -> None:
         """Holds what a step has computed when it begins to write."""

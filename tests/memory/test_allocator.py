@@ -109,6 +109,46 @@ def test_unknown_device_is_refused(function, device):
         function(device)
 
 
+@pytest.fixture
+def counting():
+    if memory.read_allocator_stats() is None:
+        pytest.skip("the device counts nothing")
+
+
+def use(megabytes):
+    """Has so much more in use for a moment."""
+    tensor = tf.zeros((megabytes * 2**18,)) + 1.0
+    del tensor
+
+
+def test_windows_keep_their_peaks_when_others_reset(counting):
+    outer = memory.PeakWindow("CPU:0")
+    before = outer.read()
+    use(8)
+    inner = memory.PeakWindow("/device:CPU:0")
+    use(2)
+    memory.reset_allocator_peak()
+    use(1)
+    assert outer.read().peak_bytes - before.current_bytes >= 8 * MEGABYTE
+    assert inner.read().restarts == 0
+    peak = inner.restart().peak_bytes - before.current_bytes
+    assert 2 * MEGABYTE <= peak < 8 * MEGABYTE
+    assert inner.read().restarts == 1
+    assert inner.read().peak_bytes - before.current_bytes < MEGABYTE
+    assert outer.read().peak_bytes - before.current_bytes >= 8 * MEGABYTE
+
+
+def test_a_window_of_what_counts_nothing(no_statistics):
+    window = memory.PeakWindow("CPU:0")
+    assert window.read() is None
+    assert window.restart() is None
+
+
+def test_a_window_of_no_device_is_refused():
+    with pytest.raises(ValueError, match="argument `device`"):
+        memory.PeakWindow("CPU:7")
+
+
 def test_stats_are_immutable():
     stats = memory.AllocatorStats(current_bytes=1, peak_bytes=2)
     with pytest.raises(AttributeError):
