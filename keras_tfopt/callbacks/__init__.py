@@ -9,6 +9,9 @@ from keras_tfopt.callbacks.backup_and_restore import (
 from keras_tfopt.callbacks.dynamic_batch_size import (
     DynamicBatchSize as DynamicBatchSize,
 )
+from keras_tfopt.callbacks.fragmentation_monitor import (
+    FragmentationMonitor as FragmentationMonitor,
+)
 from keras_tfopt.callbacks.memory_watchdog import (
     MemoryWatchdog as MemoryWatchdog,
 )

@@ -14,6 +14,7 @@ from keras_tfopt.memory.limit import default_device
 from keras_tfopt.memory.periodic_thread import PeriodicThread
 from keras_tfopt.memory.readings import MemoryReader
 from keras_tfopt.memory.readings import MemoryReading
+from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.plan import PlanEvent
 from keras_tfopt.plan import check_positive_integer
 from keras_tfopt.training import guard_of
@@ -244,7 +245,7 @@ class MemoryWatchdog(keras.callbacks.Callback):
 
     def _register(self) -> None:
         """Registers what shrinks the micro-batch with the guarded step."""
-        check_splittable(self.model)
+        check_splittable(self.model, ExecutionPlan(microbatch_size=1))
         device = default_device()
         window = self._reader.windows[device]
         limit = self._reader.limits[device]

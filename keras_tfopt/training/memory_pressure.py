@@ -63,7 +63,7 @@ class MemoryPressure(Remedy):
         Raises:
             ValueError: If it cannot; the message says why.
         """
-        split_step(model, spec_of(batch), batch, TRAINING)
+        split_step(model, spec_of(batch), batch, TRAINING, plan)
 
     def review(
         self, plan: ExecutionPlan, rows: int | None, shape_key: str, steps: int
