@@ -76,7 +76,7 @@ class ReplicatedStepFunction:
         self.settle = self._log.settle
         eager = model.run_eagerly
         with _compat.unscaled_losses():
-            self._steps = _build(model, replicas, spec, batch, mode)
+            self._steps = _build(model, replicas, spec, batch, mode, plan)
             self._measures, self._accumulates = zip(
                 *(
                     _parts(step, part, plan)
@@ -186,6 +186,7 @@ def _build(
     spec: list,
     batch: list,
     mode: StepMode,
+    plan: ExecutionPlan,
 ) -> list[SplitStep]:
     """Makes the pure step of each replica; its trace reads variables there."""
     eager = model.run_eagerly
@@ -195,7 +196,9 @@ def _build(
     def build() -> SplitStep:
         # The replicas are visited one after the other.
         if not steps:
-            steps.append(build_split_step(model, example, eager, 1.0, mode))
+            steps.append(
+                build_split_step(model, example, eager, 1.0, mode, plan)
+            )
         elif eager:
             steps.append(steps[0])
         else:

@@ -75,6 +75,27 @@ def test_run_eagerly(strategy):
 
 
 @pytest.mark.parametrize("settings", [{}, {"microbatch_size": 2}], ids=str)
+def test_remat(strategy, settings):
+    made = assert_equals_one_device(
+        strategy, models.regressor, remat=1, **settings
+    )
+    # The backward pass multiplies once more what it has let go of.
+    guard = made.model.train_function
+    (function,) = guard._functions._functions.values()
+    plain = run(under(strategy, models.regressor), fit, AccumModel, **settings)
+    (other,) = plain.model.train_function._functions._functions.values()
+    assert products(function) > products(other)
+
+
+def products(function):
+    graph = function.graph.as_graph_def()
+    nodes = [*graph.node]
+    for called in graph.library.function:
+        nodes += called.node_def
+    return sum(node.op == "MatMul" for node in nodes)
+
+
+@pytest.mark.parametrize("settings", [{}, {"microbatch_size": 2}], ids=str)
 def test_xla(strategy, settings):
     def make(cls, **settings):
         return models.regressor(cls, {"jit_compile": True}, **settings)
