@@ -2,26 +2,24 @@
 
 from collections.abc import Iterator
 import contextlib
+import dataclasses
 import functools
 from typing import Any
 
 import keras
 
 from keras_tfopt import callbacks
+from keras_tfopt import distribution
 from keras_tfopt.compilation import allow_clustering_on_cpu
+from keras_tfopt.config.building_memory import memory_effects
 from keras_tfopt.config.effects import FIT
 from keras_tfopt.config.effects import PREPARE
 from keras_tfopt.config.effects import SCOPE
 from keras_tfopt.config.effects import Effect
-from keras_tfopt.config.precision import LossScale
-from keras_tfopt.config.precision import policy_of
-from keras_tfopt.config.precision import policy_scope
-from keras_tfopt.config.precision import warn_of_risks
 from keras_tfopt.config.schema import CheckpointSection
 from keras_tfopt.config.schema import CompilationSection
 from keras_tfopt.config.schema import DistributionSection
 from keras_tfopt.config.schema import MemorySection
-from keras_tfopt.config.schema import MixedPrecision
 from keras_tfopt.config.schema import MonitoringSection
 from keras_tfopt.config.schema import TrainingConfiguration
 from keras_tfopt.plan import ExecutionPlan
@@ -34,17 +32,19 @@ def effects_of(configuration: TrainingConfiguration) -> list[Effect]:
     Args:
         configuration: `TrainingConfiguration`.
     """
+    sections = configuration
     effects: list[Effect] = []
-    if configuration.memory:
-        effects += _memory(configuration.memory)
-    if configuration.compilation:
-        effects += _compilation(configuration.compilation)
-    if configuration.distribution:
-        effects += _distribution(configuration.distribution)
-    if configuration.checkpoint:
-        effects += _checkpoint(configuration.checkpoint)
-    if configuration.monitoring:
-        effects += _monitoring(configuration.monitoring)
+    if sections.memory:
+        effects += memory_effects(sections.memory)
+    if sections.compilation:
+        effects += _compilation(sections.compilation)
+    if sections.distribution:
+        effects += _distribution(sections.distribution)
+    effects += _plan(sections)
+    if sections.checkpoint:
+        effects += _checkpoint(sections.checkpoint)
+    if sections.monitoring:
+        effects += _monitoring(sections.monitoring)
     return effects
 
 
@@ -81,75 +81,66 @@ def _clustering_scope() -> Iterator[None]:
 
 
 def _distribution(section: DistributionSection) -> Iterator[Effect]:
+    if section.strategy is not None:
+        yield Effect(
+            "distribution.strategy",
+            SCOPE,
+            f"the strategy {section.strategy!r}, which explains its choice",
+            functools.partial(_strategy_scope, section),
+        )
+
+
+def _plan(configuration: TrainingConfiguration) -> Iterator[Effect]:
+    section = configuration.distribution or DistributionSection()
+    memory = configuration.memory or MemorySection()
     settings = {
         "accumulation_steps": section.accumulation_steps,
         "microbatch_size": section.microbatch_size,
         "gather_steps": section.communication_frequency,
+        "remat": memory.checkpoint_gradients,
     }
-    given: dict[str, Any] = {
+    keys = {
+        "gather_steps": "distribution.communication_frequency",
+        "remat": "memory.checkpoint_gradients",
+    }
+    # One of each is what a model does anyway; `remat=1` is not.
+    given = {
         name: value
         for name, value in settings.items()
-        if value not in (None, 1)
+        if value is not None and (value != 1 or name == "remat")
     }
     if given:
         yield Effect(
-            "distribution",
+            ", ".join(keys.get(name, f"distribution.{name}") for name in given),
             PREPARE,
             "AccumModel with "
             + ", ".join(f"{name}={value}" for name, value in given.items()),
-            functools.partial(_accumulating, settings=given),
+            functools.partial(_planned, settings=given),
             splits=True,
         )
 
 
-def _accumulating(model: keras.Model, settings: dict[str, Any]) -> keras.Model:
-    """Returns a model that accumulates, the same one if it can."""
+def _strategy_scope(
+    section: DistributionSection,
+) -> contextlib.AbstractContextManager:
+    return distribution.strategy(
+        section.strategy or "auto",
+        communication=section.communication or "auto",
+        cross_device_ops=section.cross_device_ops,
+    ).scope()
+
+
+def _planned(model: keras.Model, settings: dict[str, Any]) -> keras.Model:
+    """Returns a model with a plan, the same one if it can have it."""
     if not hasattr(model, "change_plan"):
         return AccumModel.from_model(model, **settings)
-    model.change_plan(ExecutionPlan(**settings), "as configured")
+    plan = model.plan
+    if {"accumulation_steps", "microbatch_size"} & settings.keys():
+        # They exclude each other.
+        plan = model.plan.split_like(ExecutionPlan())
+    plan = dataclasses.replace(plan, **settings)
+    model.change_plan(plan, "as configured")
     return model
-
-
-def _memory(section: MemorySection) -> Iterator[Effect]:
-    if section.mixed_precision is not None:
-        yield from _precision(section.mixed_precision)
-    if section.out_of_memory_recovery:
-        yield Effect(
-            "memory.out_of_memory_recovery",
-            FIT,
-            "OOMRecovery: smaller micro-batches, the same effective batch",
-            functools.partial(
-                callbacks.OOMRecovery,
-                plan_ahead=section.plan_ahead,
-                max_utilization=section.max_gpu_utilization,
-            ),
-            splits=True,
-        )
-
-
-def _precision(section: MixedPrecision) -> Iterator[Effect]:
-    key = "memory.mixed_precision"
-    policy, reason = policy_of(section)
-    if policy is None:
-        text = "layers compute in half precision"
-        yield Effect(key, SCOPE, text, contextlib.nullcontext, reason)
-        return
-    yield Effect(
-        key,
-        SCOPE,
-        f"layers compute under the policy {policy} ({reason})",
-        functools.partial(policy_scope, policy),
-    )
-    yield Effect(
-        key, PREPARE, "reports outputs that need float32", warn_of_risks
-    )
-    if policy == "mixed_float16" and section.loss_scale != "dynamic":
-        yield Effect(
-            key,
-            FIT,
-            f"the first loss scale is {section.loss_scale:g}",
-            functools.partial(LossScale, section.loss_scale),
-        )
 
 
 def _checkpoint(section: CheckpointSection) -> Iterator[Effect]:
@@ -178,6 +169,18 @@ def _checkpoint(section: CheckpointSection) -> Iterator[Effect]:
 
 
 def _monitoring(section: MonitoringSection) -> Iterator[Effect]:
+    if section.metrics_port is not None:
+        yield Effect(
+            "monitoring.metrics_port",
+            FIT,
+            "PrometheusExporter at "
+            f"http://{section.metrics_addr}:{section.metrics_port}/metrics",
+            functools.partial(
+                callbacks.PrometheusExporter,
+                port=section.metrics_port,
+                addr=section.metrics_addr,
+            ),
+        )
     if section.max_slowdown is not None:
         yield Effect(
             "monitoring.max_slowdown",

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from keras_tfopt import AccumModel
+from keras_tfopt import ExecutionPlan
 from keras_tfopt import Optimization
 from keras_tfopt import callbacks
 from keras_tfopt.config import precision
@@ -67,6 +68,48 @@ def test_accumulating_model_keeps_its_class():
     assert [event.reason for event in model.plan_events] == ["as configured"]
 
 
+def test_recomputation_is_part_of_the_plan():
+    run = of(
+        distribution={"accumulation_steps": 2},
+        memory={"checkpoint_gradients": 2},
+    )
+    model = run.prepare(make_model())
+    assert model.plan == ExecutionPlan(accumulation_steps=2, remat=2)
+    other = of(distribution={"microbatch_size": 4}).prepare(model)
+    assert other is model
+    assert model.plan == ExecutionPlan(microbatch_size=4, remat=2)
+
+
+def test_strategy_is_in_force_in_the_scope():
+    run = of(distribution={"strategy": "one_device"})
+    with run.scope():
+        model = run.prepare(make_model())
+    assert type(model.distribute_strategy).__name__ == "OneDeviceStrategy"
+
+
+def test_strategy_that_cannot_work_is_refused():
+    with pytest.raises(ValueError, match="TPU"):
+        with of(distribution={"strategy": "tpu"}).scope():
+            pass
+
+
+def test_every_monitor_that_is_asked_for_is_there():
+    added = of(
+        memory={"fragmentation_check_interval": 7},
+        monitoring={"metrics_port": 0, "max_slowdown": 1.5},
+    ).callbacks()
+    by_class = {type(callback): callback for callback in added}
+    assert by_class.keys() == {
+        callbacks.MemoryWatchdog,
+        callbacks.FragmentationMonitor,
+        callbacks.OOMRecovery,
+        callbacks.PlanRollback,
+        callbacks.PrometheusExporter,
+    }
+    monitor = by_class[callbacks.FragmentationMonitor]
+    assert monitor.interval_steps == 7
+
+
 def test_nothing_asked_for_changes_nothing():
     model = make_model()
     run = of()
@@ -79,7 +122,7 @@ def test_nothing_asked_for_changes_nothing():
 def test_callbacks_are_new_for_each_fit():
     run = of(memory={})
     first, second = run.callbacks()[0], run.callbacks()[0]
-    assert isinstance(first, callbacks.OOMRecovery)
+    assert type(first) is type(second)
     assert first is not second
 
 
@@ -104,7 +147,8 @@ def test_model_with_its_own_step_goes_without_what_splits(caplog):
         model = run.prepare(Net(inputs, keras.layers.Dense(1)(inputs)))
 
     assert type(model).__name__ == "Net"
-    assert run.callbacks() == []
+    (watchdog,) = run.callbacks()
+    assert isinstance(watchdog, callbacks.MemoryWatchdog)
     assert "left out: the model has its own train_step" in caplog.text
     assert "left out: the model has its own train_step" in " ".join(
         run.explain().replace("│", " ").split()
