@@ -19,14 +19,17 @@ PYTEST_FLAGS := --numprocesses 2 --dist loadfile
 
 # Hides TensorFlow's information and warnings, and shows its errors.
 export TF_CPP_MIN_LOG_LEVEL ?= 2
+# Material for MkDocs announces its successor at each build.
+export NO_MKDOCS_2_WARNING := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench test test-oldest test-upstream lint format clean
+.PHONY: help demo bench docs test test-oldest test-upstream lint format clean
 
 help:
 	@echo "make demo         train on handwritten digits, stock Keras against AccumModel"
 	@echo "make bench        measure accumulation against stock Keras"
+	@echo "make docs         build the documentation into site/"
 	@echo "make test         lint, check types and run all tests"
 	@echo "make test-oldest  run all tests with $(OLDEST)"
 	@echo "make test-upstream run Keras' own tests with our classes"
@@ -39,6 +42,9 @@ demo: $(VENV)/.demo
 
 bench: $(VENV)/.demo
 	$(VENV)/bin/keras-tfopt bench
+
+docs: $(VENV)/.test
+	$(VENV)/bin/mkdocs build
 
 test: lint
 	$(VENV)/bin/pytest $(PYTEST_FLAGS)
@@ -63,7 +69,7 @@ format: $(VENV)/.test
 
 clean:
 	rm -rf $(VENV) $(OLDEST_VENV) $(UPSTREAM_VENV) build dist
-	rm -rf .mypy_cache .pytest_cache .ruff_cache
+	rm -rf site .mypy_cache .pytest_cache .ruff_cache
 	find keras_tfopt tests -name __pycache__ -prune -exec rm -rf {} +
 
 # Stamps: an environment is set up again only when one of these changes.
