@@ -9,7 +9,6 @@ from keras_tfopt._version import __version__ as __version__
 from keras_tfopt.accumulation import ExactnessWarning as ExactnessWarning
 from keras_tfopt.accumulation import register_row_state as register_row_state
 from keras_tfopt.accumulation import remat as remat
-from keras_tfopt.accumulation import remove_remat as remove_remat
 from keras_tfopt.errors import InterruptedCommitError as InterruptedCommitError
 from keras_tfopt.errors import OutOfMemoryError as OutOfMemoryError
 from keras_tfopt.errors import TrainingDivergedError as TrainingDivergedError
@@ -19,7 +18,9 @@ from keras_tfopt.training import AccumMixin as AccumMixin
 from keras_tfopt.training import AccumModel as AccumModel
 from keras_tfopt.training import MemoryPlan as MemoryPlan
 from keras_tfopt.training import TrainingInterrupted as TrainingInterrupted
+from keras_tfopt.training import apply_remat as apply_remat
 from keras_tfopt.training import plan_memory as plan_memory
+from keras_tfopt.training import remove_remat as remove_remat
 
 if TYPE_CHECKING:
     from keras_tfopt.config import ConfigurationError as ConfigurationError

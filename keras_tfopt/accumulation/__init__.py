@@ -16,7 +16,6 @@ from keras_tfopt.accumulation.pure_step import StepResult as StepResult
 from keras_tfopt.accumulation.pure_step import WholeStep as WholeStep
 from keras_tfopt.accumulation.purity import Effects as Effects
 from keras_tfopt.accumulation.remat import remat as remat
-from keras_tfopt.accumulation.remat import remove_remat as remove_remat
 from keras_tfopt.accumulation.scope import BranchWriteError as BranchWriteError
 from keras_tfopt.accumulation.state import (
     register_row_state as register_row_state,

@@ -56,6 +56,11 @@ class WholeStep:
         self.trainable = definition.trainable
         self.updated = definition.updated
 
+    @property
+    def graph(self) -> tf.Graph | None:
+        """What was traced, or `None` where the step runs eagerly."""
+        return getattr(self._microstep, "graph", None)
+
     def __call__(self, batch: Any) -> StepResult:
         """Runs the step on a batch."""
         weights = read_values(self.trainable)

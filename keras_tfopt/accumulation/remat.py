@@ -12,9 +12,11 @@ import keras
 from keras_tfopt import _compat
 from keras_tfopt import _compat_remat
 from keras_tfopt.accumulation.recomputation import Recomputed
+from keras_tfopt.accumulation.segments import Segment
 from keras_tfopt.accumulation.segments import SegmentedGraph
 from keras_tfopt.accumulation.segments import every_segments
 from keras_tfopt.accumulation.segments import named_segments
+from keras_tfopt.accumulation.segments import replaced_graph
 from keras_tfopt.plan import Remat
 
 _Target = TypeVar("_Target", bound=Callable)
@@ -72,8 +74,8 @@ def remat(target: _Target) -> _Target:
         https://arxiv.org/abs/1604.06174
     """
     if isinstance(target, keras.layers.Layer):
-        remove_remat(target)
-        _keep(target, _attach_to_layer(target, False))
+        drop_remat(target)
+        _keep(target, [_recomputed_layer(target, False)])
         return target
     if not callable(target):
         raise TypeError(
@@ -84,19 +86,8 @@ def remat(target: _Target) -> _Target:
     return _wrapped(target, Recomputed(target))
 
 
-def remove_remat(target: keras.layers.Layer) -> None:
-    """Takes back what `remat` or `apply_remat` did to a layer or model.
-
-    Example:
-
-    ```python
-    import keras
-    from keras_tfopt import remat
-    from keras_tfopt import remove_remat
-
-    layer = remat(keras.layers.Dense(4))
-    remove_remat(layer)
-    ```
+def drop_remat(target: keras.layers.Layer) -> None:
+    """Takes back what `remat` or `keep_remat` did to a layer or model.
 
     Args:
         target: Keras layer or model. Nothing happens if it has none.
@@ -108,14 +99,17 @@ def remove_remat(target: keras.layers.Layer) -> None:
 
 
 def keep_remat(model: keras.Model, remat: Remat) -> None:
-    """Rematerializes a model until `remove_remat`.
+    """Rematerializes a model until `drop_remat`.
 
     Args:
         model: A built Keras model.
         remat: As for `ExecutionPlan`.
+
+    Raises:
+        ValueError: If the model has no such layers.
     """
-    remove_remat(model)
-    _keep(model, attach_remat(model, remat))
+    drop_remat(model)
+    _keep(model, _attachments(model, remat, False))
 
 
 def check_remat(model: keras.Model, remat: Remat) -> None:
@@ -128,7 +122,7 @@ def check_remat(model: keras.Model, remat: Remat) -> None:
     Raises:
         ValueError: If there are none of these names, or in this number.
     """
-    _attachers(model, remat, False)
+    _attachments(model, remat, False)
 
 
 @contextlib.contextmanager
@@ -140,37 +134,16 @@ def rematerialized(
     Args:
         model: A built Keras model.
         remat: As for `ExecutionPlan`.
-        is_compiled: Boolean. Whether XLA will compile what is traced inside.
-
-    Raises:
-        ValueError: If the model has no such layers.
-    """
-    undo = attach_remat(model, remat, is_compiled)
-    try:
-        yield
-    finally:
-        undo()
-
-
-def attach_remat(
-    model: keras.Model, remat: Remat, is_compiled: bool = False
-) -> Callable[[], None]:
-    """Rematerializes a model, and returns what takes it back.
-
-    Args:
-        model: A built Keras model.
-        remat: As for `ExecutionPlan`.
-        is_compiled: Boolean. Whether XLA will compile the model, where that
-            cannot be seen. Defaults to `False`.
+        is_compiled: Boolean. Whether XLA will compile what is traced inside,
+            where that cannot be seen.
 
     Raises:
         ValueError: If the model has no such layers.
     """
     with contextlib.ExitStack() as stack:
-        for attach in _attachers(model, remat, is_compiled):
-            stack.callback(attach())
-        return stack.pop_all().close
-    raise AssertionError
+        for attachment in _attachments(model, remat, is_compiled):
+            stack.enter_context(attachment)
+        yield
 
 
 def main_part(model: keras.Model) -> keras.Model:
@@ -188,72 +161,61 @@ def main_part(model: keras.Model) -> keras.Model:
     return model
 
 
-def _attachers(
+def _attachments(
     model: keras.Model, remat: Remat, is_compiled: bool
-) -> list[Callable[[], Callable[[], None]]]:
-    """Returns a function for each part to rematerialize."""
+) -> list[contextlib.AbstractContextManager]:
+    """Returns a context for each part to rematerialize."""
     if remat is None:
         return []
-    if isinstance(remat, int):
-        part = main_part(model)
-        functional = _compat_remat.functional_of(part)
-        if functional is None:
-            layers = _sublayers(part, remat)
-            return [_layer_attacher(layer, is_compiled) for layer in layers]
-        segments = every_segments(functional, remat)
-        return [_graph_attacher(functional, segments, is_compiled)]
-    pairs = [entry for entry in remat if isinstance(entry, tuple)]
-    names = [entry for entry in remat if isinstance(entry, str)]
-    layers = _named_layers(model, names)
-    attachers = [_layer_attacher(layer, is_compiled) for layer in layers]
-    if pairs:
-        functional = _compat_remat.functional_of(main_part(model))
-        if functional is None:
+    part = main_part(model)
+    functional = _compat_remat.functional_of(part)
+    segments: list[Segment] = []
+    if not isinstance(remat, int):
+        layers = _named_layers(model, [n for n in remat if isinstance(n, str)])
+        pairs = [pair for pair in remat if isinstance(pair, tuple)]
+        if pairs and functional is None:
             raise ValueError(
                 "Only a functional model has segments. Received: "
                 f"{pairs} for the model '{model.name}' "
                 f"({type(model).__name__}). Expected: names of layers."
             )
-        segments = named_segments(functional, pairs)
-        attachers.append(_graph_attacher(functional, segments, is_compiled))
-    return attachers
+        if pairs:
+            segments = named_segments(functional, pairs)
+    elif functional is None:
+        layers = _sublayers(part, remat)
+    else:
+        layers, segments = [], every_segments(functional, remat)
+    attachments: list[contextlib.AbstractContextManager] = [
+        _recomputed_layer(one, is_compiled) for one in layers
+    ]
+    if segments:
+        graph = SegmentedGraph(functional, segments, is_compiled)
+        attachments.append(replaced_graph(functional, graph))
+    return attachments
 
 
-def _layer_attacher(layer: keras.layers.Layer, is_compiled: bool) -> Any:
-    return functools.partial(_attach_to_layer, layer, is_compiled)
-
-
-def _graph_attacher(
-    model: keras.Model, segments: list, is_compiled: bool
-) -> Any:
-    return functools.partial(_attach_to_graph, model, segments, is_compiled)
-
-
-def _attach_to_layer(
+@contextlib.contextmanager
+def _recomputed_layer(
     layer: keras.layers.Layer, is_compiled: bool
-) -> Callable[[], None]:
-    """Recomputes a layer, and returns what takes it back."""
+) -> Iterator[None]:
+    """Recomputes a layer for a while."""
     attributes = vars(layer)
-    saved = {
-        name: attributes.get(name)
-        for name in ("call", "quantized_call")
-        if hasattr(layer, name)
-    }
+    names = [n for n in ("call", "quantized_call") if hasattr(layer, n)]
+    saved = {name: attributes.get(name) for name in names}
     layers = list(_compat.layers_of(layer))
-    for name in saved:
+    for name in names:
         method = getattr(layer, name)
         recomputed = Recomputed(method, layers, is_compiled)
         # Past `__setattr__`, which would start to track it.
         attributes[name] = _wrapped(method, recomputed)
-
-    def undo() -> None:
+    try:
+        yield
+    finally:
         for name, own in saved.items():
             if own is None:
                 del attributes[name]
             else:
                 attributes[name] = own
-
-    return undo
 
 
 def _wrapped(function: Any, recomputed: Recomputed) -> Any:
@@ -264,16 +226,6 @@ def _wrapped(function: Any, recomputed: Recomputed) -> Any:
         return recomputed(*args, **kwargs)
 
     return wrapper
-
-
-def _attach_to_graph(
-    model: keras.Model, segments: list, is_compiled: bool
-) -> Callable[[], None]:
-    """Recomputes segments of a model, and returns what takes it back."""
-    own = vars(model).get("_run_through_graph")
-    graph = SegmentedGraph(model, segments, is_compiled)
-    _compat_remat.set_run_through_graph(model, graph)
-    return functools.partial(_compat_remat.set_run_through_graph, model, own)
 
 
 def _sublayers(model: keras.Model, every: int) -> list[keras.layers.Layer]:
@@ -302,9 +254,15 @@ def _named_layers(
     return [layers[name] for name in names]
 
 
-def _keep(target: keras.layers.Layer, undo: Callable[[], None]) -> None:
-    # Past `__setattr__`, which would start to track it.
-    vars(target)[_ATTRIBUTE] = undo
+def _keep(
+    target: keras.layers.Layer,
+    attachments: list[contextlib.AbstractContextManager],
+) -> None:
+    with contextlib.ExitStack() as stack:
+        for attachment in attachments:
+            stack.enter_context(attachment)
+        # Past `__setattr__`, which would start to track it.
+        vars(target)[_ATTRIBUTE] = stack.pop_all().close
     _forget_functions(target)
 
 

@@ -1,8 +1,11 @@
 """A functional model, run in segments of which some are recomputed."""
 
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
+import contextlib
 import dataclasses
+import functools
 from typing import Any
 
 import keras
@@ -186,19 +189,71 @@ class _Part:
         def compute(values: list[Any]) -> dict[int, Any]:
             found = dict(zip(keys, values, strict=True))
             for node in self._nodes:
-                if any(id(x) not in found for x in node.input_tensors):
-                    # As Keras does: an input was optional.
-                    continue
-                args, kwargs = node.arguments.fill_in(found)
-                result = operation_fn(node.operation)(*args, **kwargs)
-                flat = keras.tree.flatten(result)
-                found.update(zip(map(id, node.outputs), flat, strict=False))
+                _run_node(node, found, operation_fn)
             return {key: found[key] for key in self._outputs if key in found}
 
         values = [known[key] for key in keys]
         if not self._is_recomputed:
             return compute(values)
         return Recomputed(compute, self._layers, is_compiled)(values)
+
+
+@contextlib.contextmanager
+def observed_calls(
+    model: keras.Model,
+    observe: Callable[[str, list[Any]], contextlib.AbstractContextManager],
+) -> Iterator[None]:
+    """Lets each call of a functional model be observed.
+
+    Args:
+        model: A functional model.
+        observe: Callable `(name, inputs)` that makes a context in which the
+            operation of that name is called with these inputs.
+    """
+
+    def operation_of(operation_fn: Callable, operation: Any) -> Callable:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            inputs = keras.tree.flatten((args, kwargs))
+            with observe(operation.name, inputs):
+                return operation_fn(operation)(*args, **kwargs)
+
+        return call
+
+    graph = SegmentedGraph(model, [], False)
+
+    def run(inputs: Any, operation_fn: Callable, call_fn: Any = None) -> Any:
+        function = functools.partial(operation_of, operation_fn)
+        return graph(inputs, function, call_fn)
+
+    with replaced_graph(model, run):
+        yield
+
+
+@contextlib.contextmanager
+def replaced_graph(model: keras.Model, run: Callable) -> Iterator[None]:
+    """Lets something else run a functional model for a while.
+
+    Args:
+        model: The functional model.
+        run: `SegmentedGraph`, or what stands for one.
+    """
+    own = vars(model).get("_run_through_graph")
+    _compat_remat.set_run_through_graph(model, run)
+    try:
+        yield
+    finally:
+        _compat_remat.set_run_through_graph(model, own)
+
+
+def _run_node(node: Any, known: dict[int, Any], operation_fn: Callable) -> None:
+    """Adds what a node makes to what is known."""
+    if any(id(tensor) not in known for tensor in node.input_tensors):
+        # As Keras does: an input was optional.
+        return
+    args, kwargs = node.arguments.fill_in(known)
+    result = operation_fn(node.operation)(*args, **kwargs)
+    flat = keras.tree.flatten(result)
+    known.update(zip(map(id, node.outputs), flat, strict=False))
 
 
 def _with_gaps(

@@ -9,3 +9,5 @@ from keras_tfopt.training.memory_plan import MemoryPlan as MemoryPlan
 from keras_tfopt.training.memory_plan import plan_memory as plan_memory
 from keras_tfopt.training.mixin import AccumMixin as AccumMixin
 from keras_tfopt.training.model import AccumModel as AccumModel
+from keras_tfopt.training.remat import apply_remat as apply_remat
+from keras_tfopt.training.remat import remove_remat as remove_remat

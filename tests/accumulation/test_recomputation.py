@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_tfopt import remat
-from keras_tfopt import remove_remat
+from keras_tfopt.training.remat import remove_remat
 
 X = np.random.default_rng(0).normal(size=(5, 3)).astype("float32")
 

@@ -10,9 +10,9 @@ import tensorflow as tf
 from keras_tfopt import AccumModel
 from keras_tfopt import ExecutionPlan
 from keras_tfopt import remat
-from keras_tfopt import remove_remat
 from keras_tfopt.accumulation.remat import keep_remat
 from keras_tfopt.accumulation.remat import main_part
+from keras_tfopt.training.remat import remove_remat
 from tests import models
 from tests.equivalence import assert_same
 from tests.equivalence import run
