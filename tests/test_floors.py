@@ -11,7 +11,7 @@ MAX_LINES = 400
 # Ground first. A file imports only from rooms on floors below its own, or from
 # its own room. `__init__` stands for the package's public names.
 FLOORS = [
-    {"_compat", "_compat_fit", "_version", "errors", "plan"},
+    {"_compat", "_compat_fit", "_version", "errors", "plan", "rows"},
     {
         "accumulation",
         "checkpoint",

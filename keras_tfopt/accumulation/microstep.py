@@ -17,6 +17,8 @@ from keras_tfopt.accumulation.losses import replaced_compile_loss
 from keras_tfopt.accumulation.losses import summed_activity_losses
 from keras_tfopt.accumulation.scope import RecordingScope
 from keras_tfopt.accumulation.split import count_rows
+from keras_tfopt.rows import RowPosition
+from keras_tfopt.rows import rows_at
 
 
 class Share(NamedTuple):
@@ -26,10 +28,13 @@ class Share(NamedTuple):
         rows: Int32 scalar. Rows of the whole batch.
         denominators: Float32 vector. What the loss of each output is divided
             by, over the whole batch.
+        first_row: Int32 scalar. Index of the micro-batch's first row in the
+            whole batch.
     """
 
     rows: tf.Tensor
     denominators: tf.Tensor
+    first_row: tf.Tensor
 
 
 class MicrostepResult(NamedTuple):
@@ -126,6 +131,7 @@ class Microstep:
         scope = RecordingScope(mapping, tape)
         row_weight = _row_weight(data, share)
         with (
+            rows_at(self._position(share)),
             captured_moments(self.normalizers) as moments,
             summed_activity_losses(self.model, row_weight),
         ):
@@ -145,6 +151,12 @@ class Microstep:
             denominators,
             logs if self._has_own_logs else (),
         )
+
+    def _position(self, share: Share | None) -> RowPosition | None:
+        if self.model.optimizer is None:
+            return None
+        step = self.model.optimizer.iterations
+        return RowPosition(step, 0 if share is None else share.first_row)
 
     @property
     def _has_own_logs(self) -> bool:

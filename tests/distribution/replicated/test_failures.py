@@ -124,6 +124,36 @@ def test_infinite_gradients_are_refused(strategy, tmp_path):
     assert_same(run(under(strategy, make), train, AccumModel), expected)
 
 
+def test_interrupted_training_is_restored(strategy, tmp_path):
+    def make(cls, **settings):
+        inputs = keras.Input((4,))
+        hidden = keras.layers.BatchNormalization()(inputs)
+        hidden = keras.layers.Dropout(0.3, seed=3)(hidden)
+        model = cls(inputs, keras.layers.Dense(1)(hidden), **settings)
+        return models.compiled(model, optimizer=keras.optimizers.Adam(0.05))
+
+    def train(model, *extra):
+        data = tf.data.Dataset.from_tensor_slices((models.X, models.Y))
+        data = data.shuffle(26, seed=3).batch(9)
+        return models.fit(model, data, None, callbacks=[*extra])
+
+    def interrupted(model):
+        with pytest.raises(models.Interruption):
+            train(
+                model,
+                callbacks.BackupAndRestore(tmp_path, save_freq=1),
+                models.AtBatch(1, models.interrupt),
+            )
+
+    made = under(strategy, make)
+    expected = run(made, train, AccumModel)
+    run(made, interrupted, AccumModel)
+    backup = callbacks.BackupAndRestore(tmp_path, save_freq=1)
+    # Replicas share the sums of metrics in other parts.
+    actual = run(made, lambda model: train(model, backup), AccumModel)
+    assert_same(actual, expected)
+
+
 def test_what_xla_refuses_runs_without(strategy):
     xla = callbacks.XLACompilation("on")
 

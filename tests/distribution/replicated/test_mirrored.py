@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_tfopt import AccumModel
+from keras_tfopt import distribution
 from tests import models
 from tests.distribution.replicated.strategies import all_parts
 from tests.distribution.replicated.strategies import mirrored
@@ -267,6 +268,20 @@ def test_logs_of_a_model_that_makes_its_own(strategy):
     largest = 5 * models.Y[:5].max() + 4 * models.Y[5:9].max()
     assert logs["largest"][0] == pytest.approx(largest / 9)
     assert logs["largest"][2] == pytest.approx(models.Y[18, 0])
+
+
+def test_dropout_per_example(strategy):
+    def make(cls, **settings):
+        inputs = keras.Input((4,))
+        hidden = keras.layers.Dense(5, activation="tanh")(inputs)
+        hidden = distribution.PerExampleDropout(0.4, seed=3)(hidden)
+        model = cls(inputs, keras.layers.Dense(1)(hidden), **settings)
+        return models.compiled(model)
+
+    # Stock Keras counts calls, which we do not.
+    ignore = ("seed_generator",)
+    assert_equals_one_device(strategy, make, ignore=ignore)
+    assert_equals_one_device(strategy, make, ignore=ignore, microbatch_size=2)
 
 
 class Counter(keras.layers.Layer):
