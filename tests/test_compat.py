@@ -441,3 +441,52 @@ def test_every_function_is_tested_here():
         if isinstance(node, ast.Attribute)
     }
     assert set(names) <= used
+
+
+def test_separate_collectives():
+    def group_keys():
+        strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+        return strategy.extended._collective_keys
+
+    first = group_keys().get_group_key(["CPU:0"])
+    _compat.separate_collectives()
+    assert group_keys().get_group_key(["CPU:0"]) == first + 1000
+
+
+def test_adds_by_halves():
+    operations = tf.distribute.HierarchicalCopyAllReduce()
+    by_halves = tf.distribute.MirroredStrategy(["CPU:0"], operations)
+    assert _compat.adds_by_halves(by_halves)
+    assert not _compat.adds_by_halves(tf.distribute.MirroredStrategy(["CPU:0"]))
+    assert not _compat.adds_by_halves(tf.distribute.get_strategy())
+
+
+def test_unscaled_losses(monkeypatch):
+    strategy = tf.distribute.get_strategy()
+    monkeypatch.setattr(type(strategy), "num_replicas_in_sync", 4)
+    inputs = keras.Input((3,))
+    dense = keras.layers.Dense(1, kernel_regularizer="l2")
+    model = _compiled(keras.Model(inputs, dense(inputs)))
+    x, y = tf.ones((2, 3)), tf.ones((2, 1))
+
+    def total():
+        return model.compute_loss(x, y, model(x))
+
+    divided = total()
+    with _compat.unscaled_losses():
+        np.testing.assert_allclose(total(), 4 * divided, rtol=1e-6)
+    assert total() == divided
+
+
+@pytest.mark.parametrize("is_scaled", [True, False])
+def test_without_reduction(is_scaled):
+    inner = optimizer = keras.optimizers.SGD()
+    if is_scaled:
+        optimizer = keras.optimizers.LossScaleOptimizer(inner)
+    before = inner._all_reduce_sum_gradients
+    pairs = [(1.0, "variable")]
+    with _compat.without_reduction(optimizer):
+        assert inner._all_reduce_sum_gradients(pairs) is pairs
+    assert inner._all_reduce_sum_gradients == before
+    source = inspect.getsource(type(inner)._backend_update_step)
+    assert "self._all_reduce_sum_gradients(" in source

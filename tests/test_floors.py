@@ -19,6 +19,7 @@ FLOORS = [
         "_version",
         "errors",
         "plan",
+        "rows",
     },
     {
         "accumulation",

@@ -150,6 +150,7 @@ def _share_spec(loss_evaluations: int) -> Share:
     return Share(
         tf.TensorSpec((), tf.int32),
         tf.TensorSpec((loss_evaluations,), tf.float32),
+        tf.TensorSpec((), tf.int32),
     )
 
 
@@ -193,7 +194,9 @@ def _trial(definition: Microstep, batch: Any, share: Share) -> MicrostepResult:
         take_rows(batch, 0, 1),
         read_values(definition.trainable),
         read_values(definition.updated),
-        Share(tf.constant(1), tf.ones(share.denominators.shape)),
+        Share(
+            tf.constant(1), tf.ones(share.denominators.shape), tf.constant(0)
+        ),
     )
 
 

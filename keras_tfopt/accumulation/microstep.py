@@ -20,6 +20,8 @@ from keras_tfopt.accumulation.scope import RecordingScope
 from keras_tfopt.accumulation.split import count_rows
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.plan import Remat
+from keras_tfopt.rows import RowPosition
+from keras_tfopt.rows import rows_at
 
 
 class Share(NamedTuple):
@@ -29,10 +31,13 @@ class Share(NamedTuple):
         rows: Int32 scalar. Rows of the whole batch.
         denominators: Float32 vector. What the loss of each output is divided
             by, over the whole batch.
+        first_row: Int32 scalar. Index of the micro-batch's first row in the
+            whole batch.
     """
 
     rows: tf.Tensor
     denominators: tf.Tensor
+    first_row: tf.Tensor
 
 
 class MicrostepResult(NamedTuple):
@@ -146,7 +151,10 @@ class Microstep:
             mapping += zip(self.updated, state, strict=True)
         scope = RecordingScope(mapping, tape)
         row_weight = _row_weight(data, share)
-        with summed_activity_losses(self.model, row_weight):
+        with (
+            rows_at(self._position(share)),
+            summed_activity_losses(self.model, row_weight),
+        ):
             with (
                 captured_moments(self.normalizers) as moments,
                 rematerialized(self.model, self._remat, self.plan.jit_compile),
@@ -169,6 +177,12 @@ class Microstep:
             denominators,
             logs if self._has_own_logs else (),
         )
+
+    def _position(self, share: Share | None) -> RowPosition | None:
+        if self.model.optimizer is None:
+            return None
+        step = self.model.optimizer.iterations
+        return RowPosition(step, 0 if share is None else share.first_row)
 
     @property
     def _remat(self) -> Remat:

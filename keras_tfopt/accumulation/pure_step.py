@@ -115,7 +115,9 @@ class SplitStep:
     def __call__(self, batch: Any, partition: Partition) -> StepResult:
         """Runs the step on one batch."""
         share = Share(
-            count_rows(batch), self.count_denominators(batch, partition)
+            count_rows(batch),
+            self.count_denominators(batch, partition),
+            tf.constant(0),
         )
         total = self.accumulate(self.start(), batch, share, partition)
         return self.finish(total)
@@ -132,9 +134,9 @@ class SplitStep:
             return total
         weights = read_values(self.trainable)
         state = self.start().state
-        share = Share(count_rows(batch), tf.ones((size,)))
+        share = Share(count_rows(batch), tf.ones((size,)), tf.constant(0))
 
-        def add(index: Any, rows: Any, total: tf.Tensor) -> tuple:
+        def add(index: Any, start: Any, rows: Any, total: tf.Tensor) -> tuple:
             result = self._microstep(rows, weights, state, share)
             return (total + result.denominators,)
 
@@ -163,7 +165,8 @@ class SplitStep:
         Args:
             total: `Accumulation` of the batches before.
             batch: Nest of tensors.
-            share: `Share`. Rows and denominators of all batches of the step.
+            share: `Share`. Rows and denominators of all batches of the step,
+                and the index of this batch's first row among them.
             partition: `Partition` of the batch.
 
         Returns:
@@ -173,13 +176,15 @@ class SplitStep:
 
         def add(
             index: Any,
+            start: Any,
             rows: Any,
             gradients: Any,
             state: Any,
             moments: Any,
             logs: Any,
         ) -> tuple:
-            result = self._microstep(rows, weights, state, share)
+            own = share._replace(first_row=share.first_row + start)
+            result = self._microstep(rows, weights, state, own)
             return (
                 gradients_lib.add_to_loop(gradients, index, result.gradients),
                 result.updates,
@@ -216,11 +221,12 @@ class SplitStep:
 def _loop(
     add: Callable[..., tuple], carry: tuple, batch: Any, run: Run | Partition
 ) -> tuple:
-    """Calls `add(index, rows, *carry)` for each micro-batch of a batch."""
+    """Calls `add(index, start, rows, *carry)` for each micro-batch."""
 
     def body(index: tf.Tensor, *carry: Any) -> tuple:
-        rows = take_rows(batch, *run.bounds(index))
-        return (index + 1, *add(index, rows, *carry))
+        start, size = run.bounds(index)
+        rows = take_rows(batch, start, size)
+        return (index + 1, *add(index, start, rows, *carry))
 
     # Iterations in parallel would hold the activations of several.
     result = tf.while_loop(

@@ -19,11 +19,18 @@ from keras_tfopt.accumulation.state import is_seed
 _SEED_STRIDE = 0x9E3779B1
 
 
-def merge_shares(shares: list[Share]) -> Share:
-    """Returns rows and denominators of the whole batch."""
-    return Share(
-        *(tf.add_n(list(parts)) for parts in zip(*shares, strict=True))
-    )
+def merge_shares(shares: list[Share]) -> list[Share]:
+    """Returns what each replica must know of the whole batch.
+
+    Args:
+        shares: Rows and denominators of each replica's part.
+    """
+    rows, denominators, _ = zip(*shares, strict=True)
+    firsts = [tf.constant(0)]
+    for part in rows[:-1]:
+        firsts.append(firsts[-1] + part)
+    total = Share(tf.add_n(rows), tf.add_n(denominators), firsts[0])
+    return [total._replace(first_row=first) for first in firsts]
 
 
 def start_on_replica(

@@ -4,3 +4,6 @@ from keras_tfopt.distribution.choice import ChosenStrategy as ChosenStrategy
 from keras_tfopt.distribution.choice import strategy as strategy
 from keras_tfopt.distribution.cluster import ClusterConfig as ClusterConfig
 from keras_tfopt.distribution.cluster import parse_tf_config as parse_tf_config
+from keras_tfopt.distribution.dropout import (
+    PerExampleDropout as PerExampleDropout,
+)

@@ -234,7 +234,7 @@ def _tpu() -> tf.distribute.Strategy:
         tf.config.experimental_connect_to_cluster(resolver)
         # A resolver is no proof of a TPU.
         tf.tpu.experimental.initialize_tpu_system(resolver)
-    except (ValueError, tf.errors.OpError) as error:
+    except (ValueError, OSError, tf.errors.OpError) as error:
         raise ValueError(
             "A TPU is asked for, but none can be reached. Received: "
             f"TPU_NAME={os.environ.get('TPU_NAME')!r}; TensorFlow says: "

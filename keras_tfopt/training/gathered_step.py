@@ -65,7 +65,8 @@ class GatheredStepFunction:
         def measure(batch: Any, value: tf.Tensor) -> Share:
             rows = count_rows(batch)
             parts = partition(rows, value)
-            return Share(rows, step.count_denominators(batch, parts))
+            denominators = step.count_denominators(batch, parts)
+            return Share(rows, denominators, tf.constant(0))
 
         def accumulate(
             total: Any, batch: Any, share: Share, value: tf.Tensor
@@ -100,10 +101,12 @@ class GatheredStepFunction:
         share = Share(
             tf.add_n([part.rows for part in shares]),
             tf.add_n([part.denominators for part in shares]),
+            tf.constant(0),
         )
         total = self._step.start()
-        for batch in batches:
+        for batch, part in zip(batches, shares, strict=True):
             total = self._accumulate(total, batch, share, value)
+            share = share._replace(first_row=share.first_row + part.rows)
         logs = self._finish(total)
         self._log.expect(1)
         return logs

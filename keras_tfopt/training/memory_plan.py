@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_tfopt import _compat
 from keras_tfopt.accumulation import TRAINING
 from keras_tfopt.accumulation import SplitStep
 from keras_tfopt.accumulation.split import check_rows
@@ -127,9 +128,17 @@ def plan_memory(
 
     Raises:
         ValueError: If an argument is out of range, if the device counts
-            nothing, or if the model cannot be split.
+            nothing, if the model cannot be split, or if it is under a
+            distribution strategy.
         OutOfMemoryError: If not even one row fits.
     """
+    strategy = _compat.strategy_of(model)
+    if strategy is not None:
+        raise ValueError(
+            "Planning measures one device. Received: a model under "
+            f"{type(strategy).__name__}. Expected: one without a distribution "
+            "strategy, on a replica's share of the batch."
+        )
     start = time.perf_counter()
     # Models are reference cycles: what a dead one holds would count as needed.
     gc.collect()

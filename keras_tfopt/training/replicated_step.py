@@ -118,7 +118,7 @@ class ReplicatedStepFunction:
         run, steps = self._replicas.run, self._steps
         values = [value] * self._replicas.count
         shares = run(_call, self._measures, batch, values)
-        share = replication.merge_shares(shares)
+        wholes = replication.merge_shares(shares)
         before = run(SplitStep.start, steps)
         starts = [
             replication.start_on_replica(total, steps[0].carried, index)
@@ -126,12 +126,12 @@ class ReplicatedStepFunction:
         ]
 
         def accumulate(
-            function: Callable, start: Accumulation, part: Any
+            function: Callable, start: Accumulation, part: Any, share: Share
         ) -> tuple[Accumulation, list[tf.Tensor]]:
             return awaited(function(start, part, share, value))
 
         totals, outputs = _unzip(
-            run(accumulate, self._accumulates, starts, batch)
+            run(accumulate, self._accumulates, starts, batch, wholes)
         )
         barrier = _barrier(outputs)
 
@@ -254,7 +254,8 @@ def _parts(
 
 
 def _measure(step: SplitStep, part: Any, partition: Partition) -> Share:
-    return Share(count_rows(part), step.count_denominators(part, partition))
+    denominators = step.count_denominators(part, partition)
+    return Share(count_rows(part), denominators, tf.constant(0))
 
 
 def _unzip(

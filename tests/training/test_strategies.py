@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from keras_tfopt import AccumModel
 from keras_tfopt import callbacks
+from keras_tfopt import plan_memory
 from tests import models
 from tests.equivalence import assert_same
 from tests.equivalence import run
@@ -58,6 +59,13 @@ def test_recovery_is_refused(foreign):
         model = models.regressor(keras.Model)
     with pytest.raises(ValueError, match="CentralStorage.*Expected"):
         models.fit(model, callbacks=[callbacks.OOMRecovery()])
+
+
+def test_planning_is_refused(one_device):
+    with one_device.scope():
+        model = models.regressor(keras.Model)
+    with pytest.raises(ValueError, match="OneDeviceStrategy.*Expected"):
+        plan_memory(model, (models.X, models.Y))
 
 
 def test_recovery_of_an_own_step_is_refused(one_device):

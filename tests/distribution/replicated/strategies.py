@@ -2,6 +2,8 @@
 
 import functools
 
+import numpy as np
+
 from keras_tfopt import distribution
 
 
@@ -11,6 +13,12 @@ def mirrored(count=2, cross_device_ops=None):
     return distribution.strategy(
         "mirrored", devices=devices, cross_device_ops=cross_device_ops
     ).strategy
+
+
+def all_parts(model, variables):
+    """Returns what each replica holds, for each variable."""
+    local = model.distribute_strategy.experimental_local_results
+    return [[np.array(part) for part in local(v.value)] for v in variables]
 
 
 def under(strategy, make):
