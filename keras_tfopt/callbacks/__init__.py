@@ -3,11 +3,15 @@
 from keras_tfopt.callbacks.accumulation_scheduler import (
     AccumulationScheduler as AccumulationScheduler,
 )
+from keras_tfopt.callbacks.alert_notifier import AlertNotifier as AlertNotifier
 from keras_tfopt.callbacks.backup_and_restore import (
     BackupAndRestore as BackupAndRestore,
 )
 from keras_tfopt.callbacks.dynamic_batch_size import (
     DynamicBatchSize as DynamicBatchSize,
+)
+from keras_tfopt.callbacks.json_lines_logger import (
+    JSONLinesLogger as JSONLinesLogger,
 )
 from keras_tfopt.callbacks.non_finite_rollback import (
     NonFiniteRollback as NonFiniteRollback,
@@ -15,6 +19,9 @@ from keras_tfopt.callbacks.non_finite_rollback import (
 from keras_tfopt.callbacks.oom_recovery import OOMRecovery as OOMRecovery
 from keras_tfopt.callbacks.prometheus_exporter import (
     PrometheusExporter as PrometheusExporter,
+)
+from keras_tfopt.callbacks.tensorboard_dashboard import (
+    TensorBoardDashboard as TensorBoardDashboard,
 )
 from keras_tfopt.callbacks.xla_compilation import (
     XLACompilation as XLACompilation,
