@@ -3,6 +3,7 @@
 from keras_tfopt.callbacks.accumulation_scheduler import (
     AccumulationScheduler as AccumulationScheduler,
 )
+from keras_tfopt.callbacks.alert_notifier import AlertNotifier as AlertNotifier
 from keras_tfopt.callbacks.backup_and_restore import (
     BackupAndRestore as BackupAndRestore,
 )
@@ -11,6 +12,9 @@ from keras_tfopt.callbacks.dynamic_batch_size import (
 )
 from keras_tfopt.callbacks.fragmentation_monitor import (
     FragmentationMonitor as FragmentationMonitor,
+)
+from keras_tfopt.callbacks.json_lines_logger import (
+    JSONLinesLogger as JSONLinesLogger,
 )
 from keras_tfopt.callbacks.memory_watchdog import (
     MemoryWatchdog as MemoryWatchdog,
@@ -22,6 +26,9 @@ from keras_tfopt.callbacks.oom_recovery import OOMRecovery as OOMRecovery
 from keras_tfopt.callbacks.plan_rollback import PlanRollback as PlanRollback
 from keras_tfopt.callbacks.prometheus_exporter import (
     PrometheusExporter as PrometheusExporter,
+)
+from keras_tfopt.callbacks.tensorboard_dashboard import (
+    TensorBoardDashboard as TensorBoardDashboard,
 )
 from keras_tfopt.callbacks.xla_compilation import (
     XLACompilation as XLACompilation,

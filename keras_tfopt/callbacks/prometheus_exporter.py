@@ -5,6 +5,7 @@ from typing import Any
 
 from keras_tfopt.telemetry.callback import TelemetryCallback
 from keras_tfopt.telemetry.history import History
+from keras_tfopt.telemetry.worker import worker_of
 
 
 class PrometheusExporter(TelemetryCallback):
@@ -98,7 +99,7 @@ class PrometheusExporter(TelemetryCallback):
         from keras_tfopt.telemetry import metrics_server
         from keras_tfopt.telemetry.registry import registry_of
 
-        worker = metrics_server.worker_of(os.environ.get("TF_CONFIG"))
+        worker = worker_of(os.environ.get("TF_CONFIG"))
         self._registry = registry_of(history, worker and worker[0])
         if self._wanted_port is None:
             return

@@ -16,6 +16,7 @@ from keras_tfopt.telemetry.records import RefusedStep
 from keras_tfopt.telemetry.store import MetricStore
 
 _WAIT_WINDOW_SECONDS = 15.0
+_OF_LOSS = ("loss_spikes_total", "nonfinite_steps_total")
 
 
 class TrainingFigures:
@@ -33,8 +34,6 @@ class TrainingFigures:
         self._pending_seconds = 0.0
         self._waits: collections.deque = collections.deque()
         self._wait_sums = [0.0, 0.0]
-        for name in ("steps_total", "telemetry_overhead_seconds_total"):
-            store.add(name, 0)
 
     def begin_fit(self, has_plan: bool) -> None:
         """Makes the counters known that begin at zero.
@@ -45,6 +44,11 @@ class TrainingFigures:
         self._pending_seconds = 0.0
         self._waits.clear()
         self._wait_sums = [0.0, 0.0]
+        # A series that begins with its first event hides it from `increase`.
+        for name in ("steps_total", "telemetry_overhead_seconds_total"):
+            self._store.add(name, 0)
+        for name in _OF_LOSS:
+            self._store.add(name, 0)
         if has_plan:
             self._know_plan_changes()
 
@@ -118,10 +122,11 @@ class TrainingFigures:
         if record.is_first:
             self._mean.restart(is_known=record.first_batch == 0)
         if record.mean_loss is None:
-            self._store.explain_absence("loss", "the logs have no `loss`")
+            # Batches that are gathered have no loss yet.
+            if record.steps:
+                self._forget_loss()
             return
         self._store.set("loss", record.mean_loss)
-        self._store.add("nonfinite_steps_total", 0)
         if not math.isfinite(record.mean_loss):
             if self._mean.is_finite:
                 self._store.add("nonfinite_steps_total", 1)
@@ -137,6 +142,11 @@ class TrainingFigures:
             return
         self._store.add("loss_spikes_total", self._spikes.is_spike(loss))
 
+    def _forget_loss(self) -> None:
+        for name in ("loss", "step_loss", *_OF_LOSS):
+            self._store.set(name, None)
+            self._store.explain_absence(name, "the logs have no `loss`")
+
     def _take_change(self, change: PlanChange) -> None:
         self._know_plan_changes()
         event = change.event
@@ -149,7 +159,6 @@ class TrainingFigures:
             self._store.add("oom_recoveries_total", 1)
 
     def _know_plan_changes(self) -> None:
-        # A series that begins with its first event hides it from `increase`.
         self._store.add("oom_recoveries_total", 0)
         for reason in PLAN_REASONS:
             self._store.add("plan_changes_total", 0, reason=reason)

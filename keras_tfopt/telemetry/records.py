@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 import dataclasses
+from typing import Any
 from typing import NamedTuple
 
 from keras_tfopt.plan import ExecutionPlan
@@ -98,6 +99,38 @@ class RefusedStep(NamedTuple):
     """
 
     is_finite: bool
+
+
+class Detail(NamedTuple):
+    """A value with a name of its own, which is in no catalogue.
+
+    Attributes:
+        time: Float. Seconds since the epoch of the clock.
+        updates: Integer. Optimizer updates so far.
+        tag: String. Group and name.
+        value: Float.
+    """
+
+    time: float
+    updates: int
+    tag: str
+    value: float
+
+
+class Image(NamedTuple):
+    """Pictures to show.
+
+    Attributes:
+        time: Float. Seconds since the epoch of the clock.
+        updates: Integer. Optimizer updates so far.
+        tag: String. Group and name.
+        pixels: Array of shape `(height, width, channels)`, or several of them.
+    """
+
+    time: float
+    updates: int
+    tag: str
+    pixels: Any
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """One sampler for each model, whoever publishes what it finds."""
 
 import collections
+import logging
 import math
 import sys
 import threading
@@ -25,11 +26,15 @@ from keras_tfopt.telemetry.sources import poll
 from keras_tfopt.telemetry.step_watch import StepWatch
 from keras_tfopt.telemetry.store import MetricStore
 
+_logger = logging.getLogger("keras_tfopt")
+
 _ATTRIBUTE = "_keras_tfopt_telemetry"
 _SAMPLE_SECONDS = 1.0
 _MAX_RECORDS = 2**16
 # Some values take a while.
 _EXPLAIN_SECONDS = 60.0
+# A disk or a server may be stuck for good.
+_END_SECONDS = 30
 
 
 def session_of(model: keras.Model) -> "TelemetrySession":
@@ -105,14 +110,26 @@ class TelemetrySession:
         """Hands a record to the sampler, without waiting."""
         self._records.append(record)
 
+    @property
+    def updates(self) -> int:
+        """Optimizer updates so far, when last asked."""
+        return 0 if self._watch is None else self._watch.updates
+
     def end(self) -> None:
         """Publishes what is left, and ends the sampler."""
         thread = self._thread
         if thread is None:
             return
         self._stop.set()
-        if thread is not threading.current_thread():
-            thread.join()
+        if thread is threading.current_thread():
+            return
+        thread.join(_END_SECONDS)
+        if thread.is_alive():
+            _logger.warning(
+                "Telemetry did not end within %d s; somebody who publishes "
+                "is stuck. It is left behind.",
+                _END_SECONDS,
+            )
 
     def _begin(
         self, model: keras.Model, leader: Publisher, fit: dict[str, Any]
@@ -180,8 +197,7 @@ class TelemetrySession:
         explain_absences(self.store, known | set(snapshot.distributions))
 
     def _snapshot(self) -> None:
-        updates = 0 if self._watch is None else self._watch.updates
-        self.history.append(self.store.snapshot(time.time(), updates))
+        self.history.append(self.store.snapshot(time.time(), self.updates))
 
     def _is_fit_of(self, iterator: Any) -> bool:
         mine = None if self._iterator is None else self._iterator()

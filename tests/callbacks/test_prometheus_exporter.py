@@ -12,7 +12,7 @@ import pytest
 from keras_tfopt import AccumModel
 from keras_tfopt import callbacks
 from keras_tfopt.telemetry.dashboards import write_dashboards
-from keras_tfopt.telemetry.metrics_server import worker_of
+from keras_tfopt.telemetry.worker import worker_of
 from tests import models
 from tests import subprocesses
 from tests.telemetry import prometheus_tools

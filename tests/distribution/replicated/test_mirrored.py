@@ -98,7 +98,7 @@ def test_validation_evaluation_and_prediction(strategy):
 @pytest.mark.parametrize("settings", [{}, {"microbatch_size": 2}], ids=str)
 def test_remat(strategy, settings):
     made = assert_equals_one_device(
-        strategy, models.regressor, remat=1, **settings
+        strategy, models.regressor, fit, remat=1, **settings
     )
     plain = run(under(strategy, models.regressor), fit, AccumModel, **settings)
     # The backward pass multiplies once more what it has let go of.

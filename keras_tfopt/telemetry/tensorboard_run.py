@@ -1,0 +1,145 @@
+"""One run in TensorBoard: curves, texts, histograms, pictures, HParams."""
+
+from collections.abc import Mapping
+import dataclasses
+import time
+from typing import Any
+
+from tensorboard.plugins.hparams import api_pb2
+from tensorboard.plugins.hparams import summary as hparams_summary
+from tensorboard.plugins.hparams import summary_v2 as hparams
+
+from keras_tfopt.telemetry.catalogue import all_curves
+from keras_tfopt.telemetry.event_file import EventFile
+from keras_tfopt.telemetry.event_file import histogram_summary
+from keras_tfopt.telemetry.event_file import image_summary
+from keras_tfopt.telemetry.event_file import scalar_summary
+from keras_tfopt.telemetry.event_file import text_summary
+from keras_tfopt.telemetry.history import History
+from keras_tfopt.telemetry.metric import TAG_PREFIX
+from keras_tfopt.telemetry.records import CallRecord
+from keras_tfopt.telemetry.records import Detail
+from keras_tfopt.telemetry.records import EpochEnd
+from keras_tfopt.telemetry.records import Image
+from keras_tfopt.telemetry.records import PlanChange
+from keras_tfopt.telemetry.tensorboard_layout import layout_summary
+from keras_tfopt.training.failure import describe
+from keras_tfopt.training.failure import describe_change
+
+
+class TensorBoardRun:
+    """Writes what the sampler finds to a run of TensorBoard.
+
+    Args:
+        directory: String. Folder of the run.
+        settings: Dict of numbers and strings, for HParams.
+    """
+
+    def __init__(self, directory: str, settings: Mapping[str, Any]) -> None:
+        self._file = EventFile(directory)
+        self._settings = dict(settings)
+        self._last_step = -1
+        self._is_described = False
+        self._file.write(time.time(), 0, layout_summary())
+
+    def describe(self, first: CallRecord) -> None:
+        """Writes what the run is made of, once.
+
+        Args:
+            first: `CallRecord` of the first call.
+        """
+        if self._is_described:
+            return
+        self._is_described = True
+        settings, plan = dict(self._settings), first.plan
+        moment = first.time, first.updates or 0
+        if plan is not None:
+            settings.update(
+                {
+                    name: value
+                    for name, value in dataclasses.asdict(plan).items()
+                    if isinstance(value, (bool, int, float, str))
+                }
+            )
+            text = f"The first step ran under: {describe(plan)}"
+            self._file.write(*moment, _text("plan", text))
+        self._file.write(*moment, hparams.hparams_pb(settings))
+
+    def write_curves(self, history: History, is_last: bool) -> None:
+        """Writes a point of each curve that is known."""
+        latest = history.latest
+        if latest is None or (latest.step == self._last_step and not is_last):
+            return
+        self._last_step = latest.step
+        points = [
+            scalar_summary("/".join((TAG_PREFIX + curve.tag, *parts)), value)
+            for curve in all_curves()
+            for labels, value in curve.signal.measure(history).items()
+            for parts in [[value for _, value in labels]]
+        ]
+        self._file.write(latest.time, latest.step, *points)
+        self._file.flush()
+
+    def write_epoch(self, end: EpochEnd) -> None:
+        """Writes the logs of an epoch."""
+        points = [
+            scalar_summary(f"{TAG_PREFIX}epoch/{name}", value)
+            for name, value in end.logs.items()
+        ]
+        self._file.write(end.time, end.updates, *points)
+        self._file.flush()
+
+    def write_change(self, change: PlanChange) -> None:
+        """Writes a plan event."""
+        event = change.event
+        text = (
+            f"Step {event.step}: {describe_change(event.old, event.new)}, "
+            f"{event.seconds:.1f} s lost. {event.reason}"
+        )
+        self._file.write(change.time, event.step, _text("plan_events", text))
+
+    def write_detail(self, detail: Detail) -> None:
+        """Writes a point of a curve that is in no catalogue."""
+        self._file.write(
+            detail.time,
+            detail.updates,
+            scalar_summary(TAG_PREFIX + detail.tag, detail.value),
+        )
+
+    def write_image(self, image: Image) -> None:
+        """Writes pictures."""
+        self._file.write(
+            image.time,
+            image.updates,
+            image_summary(TAG_PREFIX + image.tag, image.pixels),
+        )
+
+    def write_weights(self, step: int, variables: list[Any]) -> None:
+        """Writes the distribution of each variable, read one by one."""
+        for variable in variables:
+            self._file.write(
+                time.time(),
+                step,
+                histogram_summary(
+                    f"{TAG_PREFIX}weights/{variable.path}", variable.numpy()
+                ),
+            )
+        self._file.flush()
+
+    def close(self, is_complete: bool) -> None:
+        """Ends the run.
+
+        Args:
+            is_complete: Boolean. Whether `fit` came to its end.
+        """
+        status = api_pb2.STATUS_SUCCESS
+        if not is_complete:
+            status = api_pb2.STATUS_FAILURE
+        if self._is_described:
+            ended = hparams_summary.session_end_pb(status)
+            self._file.write(time.time(), max(self._last_step, 0), ended)
+        self._file.close()
+
+
+def _text(name: str, text: str) -> Any:
+    return text_summary(f"{TAG_PREFIX}{name}", text)
