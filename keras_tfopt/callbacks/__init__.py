@@ -9,6 +9,7 @@ from keras_tfopt.callbacks.backup_and_restore import (
 from keras_tfopt.callbacks.dynamic_batch_size import (
     DynamicBatchSize as DynamicBatchSize,
 )
+from keras_tfopt.callbacks.leak_detector import LeakDetector as LeakDetector
 from keras_tfopt.callbacks.memory_watchdog import (
     MemoryWatchdog as MemoryWatchdog,
 )
