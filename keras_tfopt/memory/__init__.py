@@ -13,3 +13,4 @@ from keras_tfopt.memory.driver import Driver as Driver
 from keras_tfopt.memory.driver_reading import DriverReading as DriverReading
 from keras_tfopt.memory.host import HostMemory as HostMemory
 from keras_tfopt.memory.host import read_host_memory as read_host_memory
+from keras_tfopt.memory.settings import MemorySettings as MemorySettings
