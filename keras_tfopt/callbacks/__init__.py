@@ -16,6 +16,7 @@ from keras_tfopt.callbacks.fragmentation_monitor import (
 from keras_tfopt.callbacks.json_lines_logger import (
     JSONLinesLogger as JSONLinesLogger,
 )
+from keras_tfopt.callbacks.leak_detector import LeakDetector as LeakDetector
 from keras_tfopt.callbacks.memory_watchdog import (
     MemoryWatchdog as MemoryWatchdog,
 )

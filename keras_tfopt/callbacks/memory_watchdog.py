@@ -7,9 +7,9 @@ import logging
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from keras_tfopt.memory.alarm import Alarm
+from keras_tfopt.memory.limit import compute_devices
 from keras_tfopt.memory.limit import default_device
 from keras_tfopt.memory.periodic_thread import PeriodicThread
 from keras_tfopt.memory.readings import MemoryReader
@@ -202,10 +202,8 @@ class MemoryWatchdog(keras.callbacks.Callback):
                 or the device does not count or has no limit.
         """
         self._stop()
-        gpus = tf.config.list_logical_devices("GPU")
-        devices = [gpu.name.rpartition("device:")[-1] for gpu in gpus]
         self._step = self._steps_before = 0
-        self._reader = MemoryReader(devices or ["CPU:0"], self.limit_bytes)
+        self._reader = MemoryReader(compute_devices(), self.limit_bytes)
         try:
             if self.on_breach == "shrink":
                 self._register()

@@ -24,3 +24,4 @@ from keras_tfopt.memory.profiler_window import (
     AllocationEvent as AllocationEvent,
 )
 from keras_tfopt.memory.profiler_window import ProfilerWindow as ProfilerWindow
+from keras_tfopt.memory.settings import MemorySettings as MemorySettings

@@ -46,3 +46,9 @@ def limit_gpus(limit_bytes: int) -> None:
 def default_device() -> str:
     """Returns the device that TensorFlow places models on by default."""
     return "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
+
+
+def compute_devices() -> list[str]:
+    """Returns the logical GPUs, or the CPU where TensorFlow sees none."""
+    gpus = tf.config.list_logical_devices("GPU")
+    return [gpu.name.rpartition("device:")[-1] for gpu in gpus] or ["CPU:0"]
