@@ -10,6 +10,8 @@ from keras_tfopt.memory.fragmentation import Fragmentation
 from keras_tfopt.memory.fragmentation import read_fragmentation
 from keras_tfopt.memory.profiler_window import AllocationEvent
 from keras_tfopt.memory.profiler_window import ProfilerWindow
+from keras_tfopt.memory.swap import SwapManager
+from keras_tfopt.memory.swap_counters import SwapCounters
 
 __all__ = [
     "AllocationEvent",
@@ -18,6 +20,8 @@ __all__ = [
     "Eviction",
     "Fragmentation",
     "ProfilerWindow",
+    "SwapCounters",
+    "SwapManager",
     "compact",
     "read_allocator_stats",
     "read_fragmentation",
