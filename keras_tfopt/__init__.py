@@ -14,3 +14,4 @@ from keras_tfopt.training import AccumModel as AccumModel
 from keras_tfopt.training import MemoryPlan as MemoryPlan
 from keras_tfopt.training import TrainingInterrupted as TrainingInterrupted
 from keras_tfopt.training import plan_memory as plan_memory
+from keras_tfopt.training import trace_memory as trace_memory

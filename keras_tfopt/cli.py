@@ -13,7 +13,7 @@ from keras_tfopt.benchmark import demo as benchmark
 from keras_tfopt.benchmark import fit_plan as planning
 from keras_tfopt.benchmark import limited
 from keras_tfopt.benchmark import recovery
-from keras_tfopt.benchmark.digits import MissingExtraError
+from keras_tfopt.errors import MissingExtraError
 from keras_tfopt.errors import OutOfMemoryError
 
 app = typer.Typer(
