@@ -21,6 +21,7 @@ from keras_tfopt.training import TrainingInterrupted as TrainingInterrupted
 from keras_tfopt.training import apply_remat as apply_remat
 from keras_tfopt.training import plan_memory as plan_memory
 from keras_tfopt.training import remove_remat as remove_remat
+from keras_tfopt.training import trace_memory as trace_memory
 
 if TYPE_CHECKING:
     from keras_tfopt.config import ConfigurationError as ConfigurationError

@@ -18,11 +18,11 @@ from keras_tfopt.benchmark import demo as benchmark
 from keras_tfopt.benchmark import fit_plan as planning
 from keras_tfopt.benchmark import limited
 from keras_tfopt.benchmark import recovery
-from keras_tfopt.benchmark.digits import MissingExtraError
 from keras_tfopt.benchmark.source import load_source
 from keras_tfopt.config import ConfigurationError
 from keras_tfopt.config import Optimization
 from keras_tfopt.doctor import examination
+from keras_tfopt.errors import MissingExtraError
 from keras_tfopt.errors import OutOfMemoryError
 from keras_tfopt.telemetry.dashboards import write_dashboards
 

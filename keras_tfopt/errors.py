@@ -12,6 +12,10 @@ class InterruptedCommitError(RuntimeError):
     """
 
 
+class MissingExtraError(ImportError):
+    """A feature needs a package that only an extra installs."""
+
+
 class OutOfMemoryError(MemoryError):
     """A step does not fit into memory, and nothing is left to try."""
 

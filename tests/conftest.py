@@ -2,6 +2,7 @@
 
 import gc
 import os
+import subprocess
 
 # TensorFlow reads it while it is imported.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -29,3 +30,19 @@ def fresh_keras():
     """Gives each test a Keras without names or seeds of the one before."""
     keras.utils.clear_session()
     keras.utils.set_random_seed(0)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 1 MiB."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(path)]
+    try:
+        mounted = subprocess.run(command, capture_output=True).returncode == 0
+    except OSError:
+        mounted = False
+    if not mounted:
+        pytest.skip("file systems cannot be mounted here")
+    yield path
+    subprocess.run(["umount", str(path)], check=True)

@@ -12,6 +12,7 @@ from keras_tfopt._version import __version__
 from keras_tfopt.benchmark import demo
 from keras_tfopt.benchmark import digits
 from keras_tfopt.benchmark import limited
+from keras_tfopt.errors import MissingExtraError
 from tests import subprocesses
 
 
@@ -81,7 +82,7 @@ def test_demo_fails_when_it_learns_too_little():
 
 def test_demo_without_scikit_learn_names_the_extra(invoke, monkeypatch):
     def load_digits(*, seed):
-        raise digits.MissingExtraError("pip install 'keras-tfopt[demo]'")
+        raise MissingExtraError("pip install 'keras-tfopt[demo]'")
 
     monkeypatch.setattr(digits, "load_digits", load_digits)
 

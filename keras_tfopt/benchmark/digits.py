@@ -7,15 +7,13 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_tfopt.errors import MissingExtraError
+
 NUM_CLASSES = 10
 IMAGE_SHAPE = (8, 8, 1)
 # The images hold grey levels from 0 to 16.
 MAX_GREY = 16.0
 TEST_ROWS = 360
-
-
-class MissingExtraError(ImportError):
-    """A feature needs a package that only an extra installs."""
 
 
 @dataclasses.dataclass(frozen=True)

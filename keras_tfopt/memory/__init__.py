@@ -25,3 +25,5 @@ from keras_tfopt.memory.profiler_window import (
 )
 from keras_tfopt.memory.profiler_window import ProfilerWindow as ProfilerWindow
 from keras_tfopt.memory.settings import MemorySettings as MemorySettings
+from keras_tfopt.memory.swap import SwapManager as SwapManager
+from keras_tfopt.memory.swap_counters import SwapCounters as SwapCounters

@@ -7,6 +7,7 @@ from keras_tfopt.training.interruption import (
 )
 from keras_tfopt.training.memory_plan import MemoryPlan as MemoryPlan
 from keras_tfopt.training.memory_plan import plan_memory as plan_memory
+from keras_tfopt.training.memory_tracing import trace_memory as trace_memory
 from keras_tfopt.training.mixin import AccumMixin as AccumMixin
 from keras_tfopt.training.model import AccumModel as AccumModel
 from keras_tfopt.training.remat import apply_remat as apply_remat

@@ -1,5 +1,6 @@
 """Finding the largest micro-batch that fits, before the first step."""
 
+from collections.abc import Sequence
 import dataclasses
 import gc
 import time
@@ -200,6 +201,26 @@ class PlanAhead(Remedy):
         )
 
 
+def update_bytes(
+    model: keras.Model, trainable: Sequence[keras.Variable]
+) -> int:
+    """Returns a bound of what the optimizer's update adds to what is in use.
+
+    Chained updates have temporaries for one variable at a time; clipping makes
+    a second copy of all gradients.
+
+    Args:
+        model: A compiled Keras model.
+        trainable: Sequence of the variables that are updated.
+    """
+    sizes = [_bytes(variable) for variable in trainable]
+    clips = any(
+        getattr(model.optimizer, name, None)
+        for name in ("clipnorm", "clipvalue", "global_clipnorm")
+    )
+    return sum(sizes) * (2 if clips else 1) + 3 * max(sizes, default=0)
+
+
 class _Prober:
     """Measures the peak of the pure step of a model."""
 
@@ -235,19 +256,9 @@ class _Prober:
         return probe
 
     def commit_bytes(self) -> int:
-        """Returns a bound of what is in use while the optimizer updates.
-
-        Chained updates have temporaries for one variable at a time; clipping
-        makes a second copy of all gradients.
-        """
-        sizes = [_bytes(variable) for variable in self._step.trainable]
-        clips = any(
-            getattr(self._model.optimizer, name, None)
-            for name in ("clipnorm", "clipvalue", "global_clipnorm")
-        )
-        gradients = sum(sizes) * (2 if clips else 1)
-        temporaries = 3 * max(sizes, default=0)
-        return self._stats().current_bytes + gradients + temporaries
+        """Returns a bound of what is in use while the optimizer updates."""
+        current = self._stats().current_bytes
+        return current + update_bytes(self._model, self._step.trainable)
 
     def _stats(self) -> PeakReading:
         reading = self._window.read()

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from keras_tfopt.benchmark import digits
+from keras_tfopt.errors import MissingExtraError
 
 
 def test_digits_are_split_into_training_and_test_images():
@@ -35,7 +36,7 @@ def test_seed_chooses_the_test_images():
 
 def test_missing_scikit_learn_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(digits.MissingExtraError, match=r"keras-tfopt\[demo\]"):
+    with pytest.raises(MissingExtraError, match=r"keras-tfopt\[demo\]"):
         digits.load_digits()
 
 

@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import pathlib
-import subprocess
 import zlib
 
 import numpy as np
@@ -186,22 +185,6 @@ def test_a_write_that_fails_leaves_the_others(
                 generations.write("bad", ARRAYS, "run")
         assert _folders(tmp_path) == [name]
         assert generations.latest().state["content"] == "good"
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 1 MiB."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(path)]
-    try:
-        mounted = subprocess.run(command, capture_output=True).returncode == 0
-    except OSError:
-        mounted = False
-    if not mounted:
-        pytest.skip("file systems cannot be mounted here")
-    yield path
-    subprocess.run(["umount", str(path)], check=True)
 
 
 def test_a_full_disk(small_disk, caplog):
