@@ -4,13 +4,15 @@ from collections import Counter
 from collections.abc import Iterable
 import dataclasses
 import io
+from typing import TYPE_CHECKING
 
 import numpy as np
-import rich.console
-import rich.table
 
 from keras_tfopt.memory.allocation_trace import Timeline
 from keras_tfopt.memory.attribution import KINDS
+
+if TYPE_CHECKING:
+    import rich.table
 
 _MIB = 2**20
 UNKNOWN = "?"
@@ -88,12 +90,15 @@ class MemoryTrace:
         found = _summed((entry.layer, entry.bytes) for entry in self.entries)
         return dict(found.most_common())
 
-    def table(self, rows: int = 12) -> rich.table.Table:
+    def table(self, rows: int = 12) -> "rich.table.Table":
         """Returns the peak by layer and kind, and its largest tensors.
 
         Args:
             rows: Integer. Largest number of rows. Defaults to 12.
         """
+        # Training does not wait for what only shows.
+        import rich.table
+
         table = rich.table.Table(
             title=f"{self.peak_bytes / _MIB:.1f} MiB at the peak of a step, "
             f"{self.unattributed_ratio:.1%} without a layer",
@@ -128,6 +133,8 @@ class MemoryTrace:
 
     def __str__(self) -> str:
         """Returns the table as text."""
+        import rich.console
+
         console = rich.console.Console(file=io.StringIO(), width=100)
         console.print(self.table())
         return console.file.getvalue()  # type: ignore[attr-defined]

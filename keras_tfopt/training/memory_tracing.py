@@ -185,7 +185,7 @@ def _make_run(
     step: WholeStep | SplitStep
     effects = Effects()
     if plan.is_split:
-        step = split_step(model, spec_of(batch), batch, TRAINING)
+        step = split_step(model, spec_of(batch), batch, TRAINING, plan)
         pure: Callable = pure_split_function(step, plan)
         if plan.jit_compile:
             partition = partition_function(plan)
@@ -197,7 +197,7 @@ def _make_run(
                 return compiled(batch)
 
     else:
-        step, effects = _whole_step(model, batch)
+        step, effects = _whole_step(model, batch, plan)
         whole = as_compiled(step, plan.jit_compile and not effects.writes)
 
         def pure(batch: Any, value: tf.Tensor) -> Any:
@@ -216,10 +216,14 @@ def _make_run(
     return step, lambda: function(batch, value), effects
 
 
-def _whole_step(model: keras.Model, batch: Any) -> tuple[WholeStep, Effects]:
+def _whole_step(
+    model: keras.Model, batch: Any, plan: ExecutionPlan
+) -> tuple[WholeStep, Effects]:
     example = batch if model.run_eagerly else spec_of(batch)
     try:
-        return build_whole_step(model, example, model.run_eagerly)
+        return build_whole_step(
+            model, example, model.run_eagerly, TRAINING, plan
+        )
     except BranchWriteError as error:
         raise ValueError(
             "A step that writes variables in branches cannot be run for its "
