@@ -12,6 +12,8 @@ from keras_tfopt import callbacks
 from keras_tfopt import distribution
 from keras_tfopt.compilation import allow_clustering_on_cpu
 from keras_tfopt.config.building_memory import memory_effects
+from keras_tfopt.config.building_memory import swap_effects
+from keras_tfopt.config.building_monitoring import monitoring_effects
 from keras_tfopt.config.effects import FIT
 from keras_tfopt.config.effects import PREPARE
 from keras_tfopt.config.effects import SCOPE
@@ -20,7 +22,6 @@ from keras_tfopt.config.schema import CheckpointSection
 from keras_tfopt.config.schema import CompilationSection
 from keras_tfopt.config.schema import DistributionSection
 from keras_tfopt.config.schema import MemorySection
-from keras_tfopt.config.schema import MonitoringSection
 from keras_tfopt.config.schema import TrainingConfiguration
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.training import AccumModel
@@ -41,10 +42,13 @@ def effects_of(configuration: TrainingConfiguration) -> list[Effect]:
     if sections.distribution:
         effects += _distribution(sections.distribution)
     effects += _plan(sections)
+    if sections.memory:
+        # Of the model that is trained, which the plan may have made.
+        effects += swap_effects(sections.memory)
     if sections.checkpoint:
         effects += _checkpoint(sections.checkpoint)
     if sections.monitoring:
-        effects += _monitoring(sections.monitoring)
+        effects += monitoring_effects(sections.monitoring)
     return effects
 
 
@@ -164,29 +168,5 @@ def _checkpoint(section: CheckpointSection) -> Iterator[Effect]:
             FIT,
             "NonFiniteRollback: refuses steps that are not finite",
             callbacks.NonFiniteRollback,
-            splits=True,
-        )
-
-
-def _monitoring(section: MonitoringSection) -> Iterator[Effect]:
-    if section.metrics_port is not None:
-        yield Effect(
-            "monitoring.metrics_port",
-            FIT,
-            "PrometheusExporter at "
-            f"http://{section.metrics_addr}:{section.metrics_port}/metrics",
-            functools.partial(
-                callbacks.PrometheusExporter,
-                port=section.metrics_port,
-                addr=section.metrics_addr,
-            ),
-        )
-    if section.max_slowdown is not None:
-        yield Effect(
-            "monitoring.max_slowdown",
-            FIT,
-            "PlanRollback: takes back what makes steps slower by "
-            f"{section.max_slowdown:g}",
-            functools.partial(callbacks.PlanRollback, section.max_slowdown),
             splits=True,
         )

@@ -3,6 +3,11 @@
 from collections.abc import Iterator
 import contextlib
 import functools
+import os
+from typing import Any
+
+import keras
+import tensorflow as tf
 
 from keras_tfopt import callbacks
 from keras_tfopt.config.effects import FIT
@@ -15,10 +20,15 @@ from keras_tfopt.config.precision import policy_scope
 from keras_tfopt.config.precision import warn_of_risks
 from keras_tfopt.config.schema import MemorySection
 from keras_tfopt.config.schema import MixedPrecision
+from keras_tfopt.memory.settings import MemorySettings
+from keras_tfopt.memory.swap import SwapManager
+
+_MIB = 2**20
 
 
 def memory_effects(section: MemorySection) -> Iterator[Effect]:
     """Yields what a section about memory does, apart from the plan."""
+    yield from _settings(section)
     if section.mixed_precision is not None:
         yield from _precision(section.mixed_precision)
     yield Effect(
@@ -40,6 +50,13 @@ def memory_effects(section: MemorySection) -> Iterator[Effect]:
                 section.fragmentation_check_interval,
             ),
         )
+    if section.leak_detection:
+        yield Effect(
+            "memory.leak_detection",
+            FIT,
+            "LeakDetector: reports what grows from epoch to epoch",
+            callbacks.LeakDetector,
+        )
     if section.out_of_memory_recovery:
         yield Effect(
             "memory.out_of_memory_recovery",
@@ -52,6 +69,71 @@ def memory_effects(section: MemorySection) -> Iterator[Effect]:
             ),
             splits=True,
         )
+
+
+def _settings(section: MemorySection) -> Iterator[Effect]:
+    """Yields what TensorFlow takes only before it starts its devices."""
+    allocator = section.allocator
+    settings = {
+        "growth_enabled": ("memory_growth", section.growth_enabled),
+        "limit": ("limit_bytes", section.limit),
+        "allocator": (
+            "gpu_allocator",
+            None if allocator == "default" else allocator,
+        ),
+    }
+    has_gpu = bool(tf.config.list_physical_devices("GPU"))
+    for key, (name, value) in settings.items():
+        if value is not None:
+            needs_gpu = key != "limit" and not has_gpu
+            yield Effect(
+                f"memory.{key}",
+                SCOPE,
+                f"{name}={value}, before devices start",
+                functools.partial(_settings_scope, **{name: value}),
+                "there is no GPU" if needs_gpu else None,
+            )
+
+
+@contextlib.contextmanager
+def _settings_scope(**settings: Any) -> Iterator[None]:
+    MemorySettings(**settings).apply()
+    yield
+
+
+def swap_effects(section: MemorySection) -> Iterator[Effect]:
+    """Yields what lets models take turns on the device."""
+    if section.swap_threshold_mb is None:
+        return
+    counts = (
+        section.limit is not None
+        or bool(tf.config.list_physical_devices("GPU"))
+        or os.environ.get("TF_CPU_ALLOCATOR_USE_BFC") == "true"
+    )
+    yield Effect(
+        "memory.swap_threshold_mb",
+        PREPARE,
+        "SwapManager: models that are prepared take turns on the device "
+        f"beyond {section.swap_threshold_mb:g} MiB",
+        _Swapping(int(section.swap_threshold_mb * _MIB)),
+        None if counts else "the allocator of this CPU counts nothing",
+    )
+
+
+class _Swapping:
+    """Lets the models that are prepared take turns on the device."""
+
+    def __init__(self, threshold_bytes: int) -> None:
+        self._threshold_bytes = threshold_bytes
+        self._manager: SwapManager | None = None
+
+    def __call__(self, model: keras.Model) -> keras.Model:
+        if self._manager is None:
+            self._manager = SwapManager(
+                swap_threshold_bytes=self._threshold_bytes
+            )
+        self._manager.add(model.name, model)
+        return model
 
 
 def _precision(section: MixedPrecision) -> Iterator[Effect]:

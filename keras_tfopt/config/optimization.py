@@ -75,6 +75,7 @@ class Optimization:
 
     def __init__(self, configuration: TrainingConfiguration) -> None:
         self.configuration = configuration
+        self._made = effects_of(configuration)
         self._own_step: str | None = None
 
     @classmethod
@@ -245,10 +246,7 @@ class Optimization:
         return Configuration.model_json_schema()
 
     def _all_effects(self) -> list[Effect]:
-        return [
-            effect.on(self._own_step)
-            for effect in effects_of(self.configuration)
-        ]
+        return [effect.on(self._own_step) for effect in self._made]
 
     def _effects(self, moment: str) -> list[Effect]:
         """Returns what applies at a moment, and logs what is left out."""
