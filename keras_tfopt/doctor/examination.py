@@ -5,14 +5,17 @@ import os
 import rich.table
 import rich.text
 
+from keras_tfopt.doctor.cluster import examine_cluster
 from keras_tfopt.doctor.devices import examine_devices
 from keras_tfopt.doctor.disk import examine_disk
+from keras_tfopt.doctor.driver import examine_driver
 from keras_tfopt.doctor.environment import examine_environment
 from keras_tfopt.doctor.finding import ERROR
 from keras_tfopt.doctor.finding import INFO
 from keras_tfopt.doctor.finding import OK
 from keras_tfopt.doctor.finding import WARNING
 from keras_tfopt.doctor.finding import Finding
+from keras_tfopt.doctor.host import examine_host
 from keras_tfopt.doctor.versions import examine_versions
 
 _STYLES = {OK: "green", INFO: "", WARNING: "yellow", ERROR: "bold red"}
@@ -41,7 +44,10 @@ def examine(path: str | os.PathLike = ".") -> list[Finding]:
     return [
         *examine_versions(),
         *examine_devices(),
+        *examine_driver(),
         *examine_environment(),
+        *examine_cluster(),
+        *examine_host(),
         *examine_disk(path),
     ]
 

@@ -2,14 +2,25 @@
 
 import json
 
+import pynvml
 import pytest
 from typer import testing
 
 from keras_tfopt import cli
 from keras_tfopt import doctor
+from keras_tfopt.doctor import cluster
 from keras_tfopt.doctor import disk
+from keras_tfopt.doctor import driver
 from keras_tfopt.doctor import environment
+from keras_tfopt.doctor import host
 from keras_tfopt.doctor import versions
+from keras_tfopt.launcher import local_cluster
+from keras_tfopt.memory import DriverReading
+from keras_tfopt.memory import HostMemory
+from keras_tfopt.memory import gpus
+from tests.nvml import library
+
+GIB = 2**30
 
 
 def severities(findings):
@@ -83,9 +94,65 @@ def test_nothing_stays_on_disk(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_gpus_that_others_use_are_named(monkeypatch):
+    library.load(monkeypatch, "gpus=2")
+    findings = list(driver.examine_driver())
+    shown = [found.text for found in findings if found.severity == "ok"]
+    assert [text.partition(",")[0] for text in shown] == ["GPU 0", "GPU 1"]
+    assert "16.0 GiB" in shown[0]
+
+
+def test_hot_and_shared_gpu():
+    gpu = gpus.Gpu(3, "GPU-x", name="H100")
+    reading = DriverReading(
+        total_bytes=80 * GIB, other_bytes=5 * GIB, temperature_celsius=90
+    )
+    shown, shared, hot = driver.examine_gpu(gpu, reading)
+    assert shown.text == "GPU 3, H100: GPU-x, 80.0 GiB"
+    assert "other processes use 5.0 GiB" in shared.text
+    assert "90 degrees" in hot.text
+
+
+def test_machine_without_driver(monkeypatch):
+    monkeypatch.setattr(pynvml, "nvmlLib", None)
+    (finding,) = driver.examine_driver()
+    assert finding.severity == "info"
+
+
+@pytest.mark.parametrize(
+    ("memory", "severity"),
+    [
+        (HostMemory(GIB, 2 * GIB, 9 * GIB, 16 * GIB), "ok"),
+        (HostMemory(GIB, 2 * GIB, 9 * GIB, 3 * GIB), "warning"),
+        (HostMemory(GIB, None, GIB, 16 * GIB), "warning"),
+        (HostMemory(), "ok"),
+    ],
+)
+def test_host(memory, severity):
+    assert severities(host.examine_host_memory(memory)) == [severity]
+
+
+def test_cluster():
+    config = local_cluster(2).tf_config(1)
+    (right,) = cluster.examine_tf_config(config)
+    (wrong,) = cluster.examine_tf_config(config.replace("worker", "wroker"))
+    (missing,) = cluster.examine_tf_config(None)
+    assert right.text == "worker 1 of 2 workers"
+    assert wrong.severity == "error"
+    assert missing.severity == "ok"
+
+
 def test_every_topic_is_looked_at():
     topics = {finding.topic for finding in doctor.examine()}
-    assert topics == {"versions", "devices", "environment", "disk"}
+    assert topics == {
+        "cluster",
+        "devices",
+        "disk",
+        "driver",
+        "environment",
+        "host",
+        "versions",
+    }
 
 
 def test_command(tmp_path):
