@@ -9,10 +9,12 @@ from keras_tfopt.plan import check_positive_integer
 from keras_tfopt.training import guard_of
 from keras_tfopt.training import release_guard
 from keras_tfopt.training.checks import overridden_step
+from keras_tfopt.training.guarded_step import GuardedStep
 from keras_tfopt.training.memory_plan import PlanAhead
 from keras_tfopt.training.microbatch_ladder import MicrobatchLadder
 from keras_tfopt.training.plan_control import PlanControl
 from keras_tfopt.training.plan_control import events_of
+from keras_tfopt.training.remat_remedy import RematRemedy
 
 
 class OOMRecovery(keras.callbacks.Callback):
@@ -23,7 +25,10 @@ class OOMRecovery(keras.callbacks.Callback):
     callbacks and schedules see stay those of a run with enough memory. After
     quiet steps the next larger micro-batch is tried, up to the one that the
     model was given; a size that failed is tried ever more rarely, since a
-    failed allocation costs TensorFlow 10 to 20 seconds.
+    failed allocation costs TensorFlow 10 to 20 seconds. Where not even the
+    smallest micro-batch fits, its activations are computed again in the
+    backward pass instead of kept (`remat`), from then on, if that saves a
+    quarter of them.
 
     It works on any compiled Keras model without a `train_step` of its own, also
     for validation, and for `evaluate` and `predict` when it is given to them. A
@@ -62,6 +67,9 @@ class OOMRecovery(keras.callbacks.Callback):
             on with halves of a batch. Each is a real update, so that the
             result is that of smaller batches. Defaults to `False`, which
             refuses such a model.
+        remat: Boolean. Whether training, where it would end, goes on with
+            rematerialization. The result is the same, and a step takes longer.
+            Defaults to `True`.
 
     Raises:
         ValueError: If a number is not a positive integer.
@@ -74,6 +82,7 @@ class OOMRecovery(keras.callbacks.Callback):
         plan_ahead: bool = False,
         max_utilization: float = 0.85,
         half_batches: bool = False,
+        remat: bool = True,
     ) -> None:
         super().__init__()
         check_positive_integer("min_microbatch_size", min_microbatch_size)
@@ -87,6 +96,7 @@ class OOMRecovery(keras.callbacks.Callback):
         self.grow_after = grow_after
         self.plan_ahead = plan_ahead
         self.half_batches = half_batches
+        self.remat = remat
         self._planner = PlanAhead(max_utilization)
         self._ladders: dict[str, MicrobatchLadder] = {}
         self._controls: dict[str, PlanControl] = {}
@@ -134,17 +144,25 @@ class OOMRecovery(keras.callbacks.Callback):
         self._unregister("predict")
 
     def _register(self, role: str) -> None:
-        control = guard_of(self.model, role, self.half_batches).control
+        guard = guard_of(self.model, role, self.half_batches)
+        control = guard.control
         if self._controls.get(role) is not control:
             self._controls[role] = control
             self._ladders[role] = MicrobatchLadder(
-                control.plan, self.min_microbatch_size, self.grow_after
+                control.plan,
+                self.min_microbatch_size,
+                self.grow_after,
+                RematRemedy() if self._may_recompute(role, guard) else None,
             )
             self._restore(role)
         control.register(self._ladders[role])
         if role == "train" and self.plan_ahead:
             self._check_plannable()
             control.register(self._planner)
+
+    def _may_recompute(self, role: str, guard: Any) -> bool:
+        # Only training keeps activations, and a model's own step has no plan.
+        return self.remat and role == "train" and isinstance(guard, GuardedStep)
 
     def _restore(self, role: str) -> None:
         # Validation registers long after a run is restored.

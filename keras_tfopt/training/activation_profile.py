@@ -61,7 +61,22 @@ def profile_activations(model: keras.Model, batch: Any) -> Profile:
     Raises:
         ValueError: If the model has no functional part.
     """
-    spec = spec_of(to_tensors(batch))
+    return profile_spec(model, spec_of(to_tensors(batch)))
+
+
+def profile_spec(model: keras.Model, spec: Any) -> Profile:
+    """Returns what the calls of a model keep for batches of a spec.
+
+    Args:
+        model: As for `profile_activations`.
+        spec: Nest of specs of a batch, whose rows are fixed.
+
+    Returns:
+        `Profile`.
+
+    Raises:
+        ValueError: If the model has no functional part.
+    """
     if not model.built:
         build_whole_step(model, spec, False)
     functional = functional_part(model)

@@ -35,6 +35,24 @@ def relax_rows(spec: Any) -> Any:
     return tf.nest.map_structure(_relax_leaf, spec)
 
 
+def fix_rows(spec: Any, rows: int) -> Any:
+    """Returns the spec of batches of so many rows.
+
+    Args:
+        spec: Nest of specs; those of ragged and sparse tensors stay as they
+            are.
+        rows: Integer.
+    """
+    return tf.nest.map_structure(
+        lambda leaf: (
+            tf.TensorSpec([rows, *leaf.shape[1:]], leaf.dtype)
+            if isinstance(leaf, tf.TensorSpec) and leaf.shape.rank
+            else leaf
+        ),
+        spec,
+    )
+
+
 def static_rows(spec: Any) -> int | None:
     """Returns the number of rows that a spec fixes, or `None`."""
     for leaf in tf.nest.flatten(spec):

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import keras
+
 from keras_tfopt.errors import OutOfMemoryError
 from keras_tfopt.errors import allocation_line
 from keras_tfopt.errors import is_out_of_memory
@@ -11,6 +13,7 @@ from keras_tfopt.memory.limit import device_limit_bytes
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.training.failure import Remedy
 from keras_tfopt.training.failure import StepFailure
+from keras_tfopt.training.remat_remedy import RematRemedy
 
 
 class MicrobatchLadder(Remedy):
@@ -25,6 +28,8 @@ class MicrobatchLadder(Remedy):
         min_microbatch_size: Integer. Smallest micro-batch to try.
         grow_after: Integer or `None`. Good steps before the next larger
             micro-batch is tried; `None` never tries.
+        remat: `RematRemedy` for what the smallest micro-batch does not solve,
+            or `None`. Defaults to `None`.
     """
 
     def __init__(
@@ -32,16 +37,25 @@ class MicrobatchLadder(Remedy):
         plan: ExecutionPlan,
         min_microbatch_size: int,
         grow_after: int | None,
+        remat: RematRemedy | None = None,
     ) -> None:
         self._original = plan
         self._min_size = min_microbatch_size
         self._grow_after = grow_after
+        self._remat = remat
         self._good_steps = 0
         self._failures: dict[str, dict[int, int]] = {}
         self._rows: dict[str, int] = {}
 
+    def prepare(
+        self, model: keras.Model, batch: Any, plan: ExecutionPlan
+    ) -> None:
+        """Looks at the first batch."""
+        if self._remat is not None:
+            self._remat.prepare(model, batch)
+
     def propose(self, failure: StepFailure) -> tuple[ExecutionPlan, str] | None:
-        """Returns a plan with half the micro-batch, or `None`.
+        """Returns a plan with half the micro-batch, or with remat, or `None`.
 
         Raises:
             OutOfMemoryError: If the micro-batch must not be smaller.
@@ -52,12 +66,17 @@ class MicrobatchLadder(Remedy):
             # Raised by us, where the size of the micro-batch does not matter.
             return None
         size = failure.plan.rows_of_microbatch(failure.rows)
-        sizes = self._failures.setdefault(failure.shape_key, {})
+        key = _key(failure.shape_key, failure.plan)
+        sizes = self._failures.setdefault(key, {})
         sizes[size] = sizes.get(size, 0) + 1
         self._good_steps = 0
         rows = max(failure.rows, self._rows.get(failure.shape_key, 0))
         self._rows[failure.shape_key] = rows
         if size <= self._min_size:
+            if self._remat is not None:
+                found = self._remat.propose(failure, size)
+                if found is not None:
+                    return found
             raise OutOfMemoryError(
                 _describe_end(failure, size)
             ) from failure.error
@@ -77,7 +96,7 @@ class MicrobatchLadder(Remedy):
         # A short batch says nothing about the room that others need.
         rows = max(rows, self._rows.get(shape_key, 0))
         size = 2 * plan.rows_of_microbatch(rows)
-        if self._good_steps < self._patience(shape_key, size):
+        if self._good_steps < self._patience(_key(shape_key, plan), size):
             return None
         reason = f"{self._good_steps} steps without a failure"
         self._good_steps = 0
@@ -109,9 +128,17 @@ class MicrobatchLadder(Remedy):
         return (self._grow_after or 1) * 2 ** max(failures - 1, 0)
 
 
+def _key(shape_key: str, plan: ExecutionPlan) -> str:
+    """Names what failures say something about: batches and their cost."""
+    return shape_key if plan.remat is None else f"{shape_key} {plan.remat}"
+
+
 def _describe_end(failure: StepFailure, size: int) -> str:
     rows = failure.rows or 1
-    tried = [str(plan.rows_of_microbatch(rows)) for plan in failure.tried]
+    tried = [
+        str(plan.rows_of_microbatch(rows)) + (" with remat" * bool(plan.remat))
+        for plan in failure.tried
+    ]
     return (
         "A step does not fit into memory, even in the smallest micro-batch "
         f"allowed. Received: a batch of {rows} rows; tried "

@@ -1,5 +1,6 @@
 """Training goes on after out-of-memory errors as if there had been none."""
 
+import json
 import logging
 
 import keras
@@ -8,10 +9,12 @@ import pytest
 import tensorflow as tf
 
 from keras_tfopt import AccumModel
+from keras_tfopt import ExecutionPlan
 from keras_tfopt import OutOfMemoryError
 from keras_tfopt import callbacks
 from tests import builders
 from tests import models
+from tests import subprocesses
 from tests.equivalence import assert_same
 from tests.equivalence import run
 from tests.equivalence import unchanged
@@ -92,6 +95,115 @@ def test_no_way_on(memory):
                   verbose=0)  # fmt: skip
     memory.rows = None
     models.fit(model)
+
+
+class Remembering:
+    """Has room for the activations of a step that recomputes them only."""
+
+    def __init__(self, rows):
+        self.rows = rows
+        self.recovery = callbacks.OOMRecovery(5, grow_after=None)
+        self.failures = 0
+
+    def __call__(self, array):
+        events = self.recovery.plan_events
+        recomputes = bool(events) and events[-1].new.remat is not None
+        if len(array) > self.rows * (4 if recomputes else 1):
+            self.failures += 1
+            raise MemoryError("no room")
+
+
+def _deep(memory):
+    def make(cls, **settings):
+        outputs = inputs = keras.Input((4,))
+        for _ in range(6):
+            outputs = keras.layers.Dense(8, activation="tanh")(outputs)
+            outputs = keras.layers.Dropout(0.2, seed=1)(outputs)
+        outputs = builders.Probe(memory)(outputs)
+        return models.compiled(
+            cls(inputs, keras.layers.Dense(1)(outputs), **settings)
+        )
+
+    return make
+
+
+def test_rematerialization_is_the_last_resort():
+    short = Remembering(rows=2)
+    expected = run(_deep(None), models.fit, AccumModel, microbatch_size=5)
+
+    def fit(model):
+        return models.fit(model, callbacks=[short.recovery])
+
+    assert_same(run(_deep(short), fit, keras.Model), expected)
+    first, last = short.recovery.plan_events
+    assert first.new == last.old == ExecutionPlan(microbatch_size=5)
+    assert last.new.microbatch_size == 5
+    assert last.new.remat
+    assert "segments are computed again" in last.reason
+    assert short.failures == 2
+
+
+_REAL = """
+import json
+
+import keras
+import numpy as np
+
+from keras_tfopt import AccumModel
+from keras_tfopt import callbacks
+
+ROWS, WIDTH = 4096, 256
+x = np.random.default_rng(0).normal(size=(ROWS, 8)).astype("float32")
+y = np.ones((ROWS, 1), "float32")
+
+
+def train(*used, **settings):
+    keras.utils.set_random_seed(0)
+    outputs = inputs = keras.Input((8,))
+    for _ in range(24):
+        outputs = keras.layers.Dense(WIDTH, activation="tanh")(outputs)
+    model = AccumModel(inputs, keras.layers.Dense(1)(outputs), **settings)
+    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse")
+    model.fit(x, y, batch_size=ROWS, epochs=2, verbose=0, callbacks=[*used])
+    return model.get_weights()
+
+
+recovery = callbacks.OOMRecovery(min_microbatch_size=ROWS, grow_after=None)
+pairs = zip(train(recovery), train(microbatch_size=512), strict=True)
+(event,) = recovery.plan_events
+print(json.dumps({
+    "difference": max(float(np.abs(a - b).max()) for a, b in pairs),
+    "segments": len(event.new.remat),
+}))
+"""
+
+
+def test_a_real_shortage_is_overcome():
+    printed = subprocesses.run_source(
+        _REAL,
+        TF_CPU_ALLOCATOR_USE_BFC="true",
+        TF_CPU_BFC_MEM_LIMIT_IN_MB="96",
+        TF_CPP_MIN_LOG_LEVEL="3",
+        TF_ENABLE_ONEDNN_OPTS="0",
+    )
+    found = json.loads(printed.splitlines()[-1])
+    assert found["segments"] > 1
+    assert found["difference"] < 1e-6
+
+
+def test_rematerialization_can_be_declined():
+    short = Remembering(rows=2)
+    short.recovery = callbacks.OOMRecovery(5, remat=False)
+    model = _deep(short)(AccumModel)
+    with pytest.raises(OutOfMemoryError, match="tried 10, 5 rows"):
+        models.fit(model, callbacks=[short.recovery])
+
+
+def test_training_ends_where_rematerialization_does_not_help():
+    short = Remembering(rows=1)
+    model = _deep(short)(AccumModel)
+    with pytest.raises(OutOfMemoryError, match="10, 5, 5 with remat rows"):
+        models.fit(model, callbacks=[short.recovery])
 
 
 def test_grows_back_and_remembers_what_failed(memory):
