@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras_tfopt import _compat
 from keras_tfopt.distribution.cluster import ClusterConfig
 from keras_tfopt.distribution.cluster import parse_tf_config
+from keras_tfopt.distribution.peers import wait_for_peers
 
 _logger = logging.getLogger("keras_tfopt")
 
@@ -28,7 +29,12 @@ CROSS_DEVICE_OPS = {
     "hierarchical_copy": tf.distribute.HierarchicalCopyAllReduce,
     "reduction_to_one_device": tf.distribute.ReductionToOneDevice,
 }
-COMMUNICATIONS = ("auto", "ring", "nccl")
+_IMPLEMENTATIONS = tf.distribute.experimental.CommunicationImplementation
+COMMUNICATIONS = {
+    "auto": _IMPLEMENTATIONS.AUTO,
+    "ring": _IMPLEMENTATIONS.RING,
+    "nccl": _IMPLEMENTATIONS.NCCL,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +68,7 @@ def strategy(
     devices: list[str] | None = None,
     cross_device_ops: str | None = None,
     communication: str = "auto",
+    timeout_seconds: float = 300.0,
 ) -> ChosenStrategy:
     """Makes the distribution strategy for this machine, and says why.
 
@@ -90,8 +97,10 @@ def strategy(
             machine; `"one_device"` puts it on one; `"auto"` takes what
             TF_CONFIG asks for, then a TPU that the environment names, then
             several GPUs, and else no distribution at all. `"tpu"` needs a TPU.
-            `"multi_worker_mirrored"` and `"parameter_server"` are refused:
-            Keras 3 cannot train under them. Defaults to `"auto"`.
+            `"multi_worker_mirrored"` copies a model to all workers of
+            TF_CONFIG; only an `AccumModel` trains under it, with the steps of
+            Keras. `"parameter_server"` is refused: Keras 3 cannot train under
+            it. Defaults to `"auto"`.
         devices: List of strings such as `"GPU:0"`. Defaults to all GPUs, or all
             logical CPUs where there are none.
         cross_device_ops: String or `None`. How `"mirrored"` adds up gradients:
@@ -99,6 +108,8 @@ def strategy(
             `None` for TensorFlow's choice. Defaults to `None`.
         communication: String. `"auto"`, `"ring"` or `"nccl"`, between workers.
             Defaults to `"auto"`.
+        timeout_seconds: Float. How long to wait for other workers. Defaults to
+            300.
 
     Returns:
         `ChosenStrategy`.
@@ -106,12 +117,13 @@ def strategy(
     Raises:
         ValueError: If an argument or TF_CONFIG is invalid, or if the strategy
             cannot work here.
+        TimeoutError: If a worker of TF_CONFIG cannot be reached.
     """
     _check_choice("name", name, STRATEGIES)
     _check_choice(
         "cross_device_ops", cross_device_ops, (None, *CROSS_DEVICE_OPS)
     )
-    _check_choice("communication", communication, COMMUNICATIONS)
+    _check_choice("communication", communication, tuple(COMMUNICATIONS))
     _check_keras_distribution()
     cluster = parse_tf_config(os.environ.get("TF_CONFIG"))
     reason = "as asked for"
@@ -134,7 +146,9 @@ def strategy(
         "mirrored": lambda: _mirrored(devices, cross_device_ops),
         "one_device": lambda: _one_device(devices),
         "tpu": _tpu,
-        "multi_worker_mirrored": lambda: _multi_worker(cluster),
+        "multi_worker_mirrored": lambda: _multi_worker(
+            cluster, communication, timeout_seconds
+        ),
         "parameter_server": _parameter_server,
     }[name]
     chosen = ChosenStrategy(name, make(), reason)
@@ -244,13 +258,33 @@ def _tpu() -> tf.distribute.Strategy:
     return tf.distribute.TPUStrategy(resolver)
 
 
-def _multi_worker(cluster: ClusterConfig | None) -> tf.distribute.Strategy:
-    del cluster
-    raise ValueError(
-        "Keras 3 cannot train under MultiWorkerMirroredStrategy: `fit` raises "
-        "where it builds the model and where it reduces the logs. Received: "
-        "name='multi_worker_mirrored', or a TF_CONFIG with several workers. "
-        "Expected: the devices of one machine, with name='mirrored'."
+def _multi_worker(
+    cluster: ClusterConfig | None, communication: str, timeout_seconds: float
+) -> tf.distribute.Strategy:
+    if cluster is None or cluster.task_type not in ("chief", "worker"):
+        role = None if cluster is None else cluster.task_type
+        raise ValueError(
+            "Each worker must know the others. Received: "
+            f"name='multi_worker_mirrored' with task.type={role!r} in "
+            "TF_CONFIG. Expected: TF_CONFIG with a cluster of workers, one of "
+            "which is this process."
+        )
+    if communication == "nccl" and not tf.config.list_physical_devices("GPU"):
+        raise ValueError(
+            "NCCL connects GPUs only. Received: communication='nccl' without "
+            "a GPU. Expected: communication='ring' or 'auto'."
+        )
+    if _compat.is_started():
+        raise ValueError(
+            "TensorFlow connects workers when it starts. Received: "
+            "name='multi_worker_mirrored' after TensorFlow has started. "
+            "Expected: the strategy before any tensor, variable or device."
+        )
+    wait_for_peers(cluster, timeout_seconds)
+    return tf.distribute.MultiWorkerMirroredStrategy(
+        communication_options=tf.distribute.experimental.CommunicationOptions(
+            implementation=COMMUNICATIONS[communication]
+        )
     )
 
 

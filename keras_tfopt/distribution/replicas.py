@@ -19,6 +19,11 @@ def is_synchronous(strategy: tf.distribute.Strategy | None) -> bool:
     return isinstance(strategy, _SYNCHRONOUS)
 
 
+def spans_workers(strategy: tf.distribute.Strategy | None) -> bool:
+    """Whether the replicas of a strategy live in several processes."""
+    return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+
+
 def first_part(strategy: tf.distribute.Strategy, iterator: Any) -> Any:
     """Returns the first replica's part of the next batch of an iterator."""
     return tf.nest.map_structure(

@@ -10,6 +10,7 @@ from keras_tfopt.accumulation import EVALUATION
 from keras_tfopt.accumulation.optimizer_build import build_optimizer
 from keras_tfopt.accumulation.remat import check_remat
 from keras_tfopt.distribution.replicas import first_part
+from keras_tfopt.distribution.replicas import spans_workers
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.plan import PlanEvent
 from keras_tfopt.plan import Remat
@@ -21,6 +22,7 @@ from keras_tfopt.training.guarded_step import GuardedStep
 from keras_tfopt.training.plain import plain_model
 from keras_tfopt.training.settings import AccumulationSettings
 from keras_tfopt.training.settings import CompileConfig
+from keras_tfopt.training.stock_step import with_log_vectors
 
 # A mixin calls on itself what the model class after it has.
 _Base: Any = object
@@ -216,7 +218,8 @@ class AccumMixin(_Base):
     def make_train_function(self, force: bool = False) -> Any:
         """Makes the function that `fit` calls for each step."""
         if not is_manageable(self):
-            return super().make_train_function(force)
+            self._make_stock_function("train", force)
+            return self.train_function
         if self.train_function is None or force:
             self.train_function = GuardedStep(self, self._settings)
         self.train_function.reset()
@@ -225,13 +228,22 @@ class AccumMixin(_Base):
     def make_test_function(self, force: bool = False) -> Any:
         """Makes the function that `evaluate` calls for each step."""
         if not is_manageable(self, "test"):
-            return super().make_test_function(force)
+            self._make_stock_function("test", force)
+            return self.test_function
         if self.test_function is None or force:
             settings = AccumulationSettings()
             settings.plan = ExecutionPlan(jit_compile=bool(self.jit_compile))
             self.test_function = GuardedStep(self, settings, EVALUATION)
         self.test_function.reset()
         return self.test_function
+
+    def _make_stock_function(self, role: str, force: bool) -> None:
+        if not spans_workers(_compat.strategy_of(self)):
+            getattr(super(), f"make_{role}_function")(force)
+        elif getattr(self, f"{role}_function") is None or force:
+            step = with_log_vectors(getattr(self, f"{role}_step"))
+            function = _compat.stock_function(self, step)
+            setattr(self, f"{role}_function", function)
 
     def _maybe_symbolic_build(
         self, iterator: Any = None, data_batch: Any = None

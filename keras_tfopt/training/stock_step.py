@@ -10,6 +10,20 @@ from keras_tfopt import _compat
 from keras_tfopt.accumulation import StepMode
 
 
+def with_log_vectors(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Returns a step whose logs have one dimension.
+
+    Over several workers Keras averages logs along their first one.
+    """
+
+    def run(data: Any) -> Any:
+        return tf.nest.map_structure(
+            lambda log: tf.reshape(log, (1,)), step(data)
+        )
+
+    return run
+
+
 class StockStepFunction:
     """Runs steps as Keras makes them, on batches that are held.
 

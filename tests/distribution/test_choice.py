@@ -69,7 +69,7 @@ def test_mirrored_takes_the_cpus_where_there_is_no_gpu():
         ),
         ({"name": "tpu"}, "TPU_NAME=None.*Please provide a TPU Name"),
         ({"name": "parameter_server"}, "ParameterServer.*Expected"),
-        ({"name": "multi_worker_mirrored"}, "MultiWorkerMirrored.*Expected"),
+        ({"name": "multi_worker_mirrored"}, "task.type=None.*Expected"),
     ],
     ids=str,
 )
@@ -81,15 +81,22 @@ def test_refused(arguments, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (tf_config(worker=["a:1", "b:1"]), "MultiWorkerMirroredStrategy"),
+        (tf_config(worker=["a:1", "b:1"]), "after TensorFlow has started"),
         (tf_config(worker=["a:1"], ps=["b:1"]), "ParameterServerStrategy"),
         (tf_config(worker=["a"]), r"`cluster.worker\[0\]`"),
     ],
 )
 def test_tf_config_is_followed(monkeypatch, text, message):
+    tf.config.list_logical_devices()
     monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(ValueError, match=message):
         distribution.strategy()
+
+
+def test_nccl_between_workers_without_gpus(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", tf_config(worker=["a:1", "b:1"]))
+    with pytest.raises(ValueError, match="NCCL connects GPUs.*Expected"):
+        distribution.strategy(communication="nccl")
 
 
 def test_one_worker_is_no_cluster(monkeypatch):
