@@ -10,6 +10,9 @@ from keras_tfopt.callbacks.backup_and_restore import (
 from keras_tfopt.callbacks.dynamic_batch_size import (
     DynamicBatchSize as DynamicBatchSize,
 )
+from keras_tfopt.callbacks.gradient_monitor import (
+    GradientMonitor as GradientMonitor,
+)
 from keras_tfopt.callbacks.json_lines_logger import (
     JSONLinesLogger as JSONLinesLogger,
 )

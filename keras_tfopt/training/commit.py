@@ -80,6 +80,7 @@ def commit(
         log.mark()
         _write(model, step, result)
         log.mark()
+        _look_back(check, step)
         return
     # Without the barrier a write may run ahead of a gradient that fails.
     result, outputs = awaited(result)
@@ -93,6 +94,12 @@ def commit(
         writes = writing_operations(known)
     with tf.control_dependencies(writes):
         log.mark()
+        _look_back(check, step)
+
+
+def _look_back(check: Any, step: WholeStep | SplitStep) -> None:
+    if hasattr(check, "look_back"):
+        check.look_back(step)
 
 
 def _no_check(step: Any, result: StepResult) -> list[tf.Operation]:
