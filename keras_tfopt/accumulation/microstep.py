@@ -69,7 +69,8 @@ class StepMode:
         differentiates: Boolean. Whether there are gradients to apply.
         check: Callable `(step, result)` that looks at what a step is going to
             write. It returns operations that fail if it must not be written.
-            Defaults to `None`.
+            Its method `look_back(step)`, if it has one, is called behind the
+            writes. Defaults to `None`.
     """
 
     name: str
@@ -91,6 +92,12 @@ class CheckSeries:
     def __call__(self, step: Any, result: Any) -> list[tf.Operation]:
         """Returns the operations of all checks."""
         return [op for check in self.checks for op in check(step, result)]
+
+    def look_back(self, step: Any) -> None:
+        """Lets those look again that want to see what was written."""
+        for check in self.checks:
+            if hasattr(check, "look_back"):
+                check.look_back(step)
 
 
 TRAINING = StepMode("training", training=True, differentiates=True)

@@ -13,6 +13,9 @@ from keras_tfopt.callbacks.dynamic_batch_size import (
 from keras_tfopt.callbacks.fragmentation_monitor import (
     FragmentationMonitor as FragmentationMonitor,
 )
+from keras_tfopt.callbacks.gradient_monitor import (
+    GradientMonitor as GradientMonitor,
+)
 from keras_tfopt.callbacks.json_lines_logger import (
     JSONLinesLogger as JSONLinesLogger,
 )

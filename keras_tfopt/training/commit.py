@@ -84,7 +84,7 @@ def commit(
         with tf.control_dependencies(begin), chained(model, step):
             write(model, step, result)
 
-    write_marked(log, [*outputs, *checks], write_behind)
+    write_marked(log, [*outputs, *checks], write_behind, step)
 
 
 def run_check(
@@ -107,18 +107,21 @@ def write_marked(
     log: CommitLog,
     outputs: list[Any],
     write: Callable[[list[tf.Operation]], None],
+    step: WholeStep | SplitStep,
 ) -> None:
-    """Writes between two marks, behind all outputs.
+    """Writes between two marks, behind all outputs, and lets checks look back.
 
     Args:
         log: `CommitLog`.
         outputs: Tensors and operations to wait for.
         write: Callable that writes behind the operations that it is given.
+        step: The pure step, whose mode has the check.
     """
     if tf.executing_eagerly():
         log.mark()
         write([])
         log.mark()
+        _look_back(step)
         return
     with tf.control_dependencies(outputs):
         begin = log.mark()
@@ -126,6 +129,13 @@ def write_marked(
     write([begin])
     with tf.control_dependencies(writing_operations(known)):
         log.mark()
+        _look_back(step)
+
+
+def _look_back(step: WholeStep | SplitStep) -> None:
+    check: Any = step.mode.check
+    if hasattr(check, "look_back"):
+        check.look_back(step)
 
 
 def awaited(result: Any) -> tuple[Any, list[tf.Tensor]]:

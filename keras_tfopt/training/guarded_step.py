@@ -33,6 +33,7 @@ class GuardedStep:
 
     Attributes:
         control: `PlanControl` that the remedies register with.
+        checks: Tuple of what looks at results, as for `StepMode`.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class GuardedStep:
         self._functions = StepFunctions(model, mode)
         self.control = PlanControl(model, settings, mode.name)
         self._draw = BatchDrawer(self._functions.convert)
-        self._checks: tuple[Callable, ...] = ()
+        self.checks: tuple[Callable, ...] = ()
         self._gathered: list[Any] = []
         self._logs: Any = {}
 
@@ -99,14 +100,14 @@ class GuardedStep:
         Args:
             check: As for `StepMode`.
         """
-        self._set_checks((*self._checks, check))
+        self._set_checks((*self.checks, check))
 
     def remove_check(self, check: Callable) -> None:
         """Takes a check out, if it is there."""
-        self._set_checks(tuple(c for c in self._checks if c is not check))
+        self._set_checks(tuple(c for c in self.checks if c is not check))
 
     def _set_checks(self, checks: tuple[Callable, ...]) -> None:
-        self._checks = checks
+        self.checks = checks
         self._functions.set_check(CheckSeries(checks) if checks else None)
 
     def end_epoch(self, logs: Any) -> Any:

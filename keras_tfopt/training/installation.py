@@ -76,7 +76,7 @@ def guard_of(
 
 
 def release_guard(model: keras.Model, role: str, *remedies: Remedy) -> None:
-    """Takes remedies back, and the guard with the last of them.
+    """Takes remedies back, and a guard that has neither them nor checks.
 
     Args:
         model: A Keras model.
@@ -88,7 +88,7 @@ def release_guard(model: keras.Model, role: str, *remedies: Remedy) -> None:
         return
     for remedy in remedies:
         guard.control.unregister(remedy)
-    if not guard.control.remedies:
+    if not guard.control.remedies and not getattr(guard, "checks", ()):
         _remove_guard(model, role)
 
 

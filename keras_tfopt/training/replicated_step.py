@@ -173,7 +173,7 @@ class ReplicatedStepFunction:
             with chained(model, step), _without_reduction(model, step):
                 self._replicas.run(write_one, self._steps, totals)
 
-        write_marked(self._log, [*outputs, *checks], write_behind)
+        write_marked(self._log, [*outputs, *checks], write_behind, step)
         if totals[0].logs:
             return replication.average_logs([t.logs for t in totals], rows)
         with _values(carried, after):
