@@ -266,7 +266,7 @@ class MemoryWatchdog(keras.callbacks.Callback):
         reading = self._reader.read(self._step)
         self._readings.append(reading)
         for device in reading.devices:
-            if self._pressure is not None and device.device == default_device():
+            if self._pressure is not None:
                 self._pressure.report(device)
             self._judge(
                 reading,

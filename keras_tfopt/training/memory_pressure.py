@@ -49,10 +49,12 @@ class MemoryPressure(Remedy):
         """Takes a reading, from any thread.
 
         Args:
-            reading: `DeviceReading` of the device.
+            reading: `DeviceReading`; those of other devices are left out.
         """
         utilization = reading.utilization_ratio
-        if utilization is not None and utilization > self._max_utilization:
+        if reading.device != self._window.device or utilization is None:
+            return
+        if utilization > self._max_utilization:
             self._reading = reading
 
     def prepare(

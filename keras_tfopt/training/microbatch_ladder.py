@@ -1,5 +1,6 @@
 """Which micro-batch to try after a failure, and when to try a larger one."""
 
+import dataclasses
 from typing import Any
 
 import keras
@@ -46,6 +47,7 @@ class MicrobatchLadder(Remedy):
         self._good_steps = 0
         self._failures: dict[str, dict[int, int]] = {}
         self._rows: dict[str, int] = {}
+        self._last_plan: ExecutionPlan | None = None
 
     def prepare(
         self, model: keras.Model, batch: Any, plan: ExecutionPlan
@@ -83,26 +85,33 @@ class MicrobatchLadder(Remedy):
         smaller = max(size // 2, self._min_size)
         reason = f"out of memory with {size} of {failure.rows} rows at a time"
         split = ExecutionPlan(microbatch_size=smaller)
-        return failure.plan.split_like(split), reason
+        self._last_plan = failure.plan.split_like(split)
+        return self._last_plan, reason
 
     def review(
         self, plan: ExecutionPlan, rows: int | None, shape_key: str, steps: int
     ) -> tuple[ExecutionPlan, str] | None:
         """Returns a plan with twice the micro-batch when it is time."""
         self._good_steps += steps
-        original = plan.split_like(self._original)
-        if plan == original or rows is None or self._grow_after is None:
+        if rows is None or self._grow_after is None:
             return None
         # A short batch says nothing about the room that others need.
         rows = max(rows, self._rows.get(shape_key, 0))
+        self._rows[shape_key] = rows
+        self._notice(plan, rows, shape_key)
+        original = plan.split_like(self._original)
+        if plan == original:
+            return None
         size = 2 * plan.rows_of_microbatch(rows)
         if self._good_steps < self._patience(_key(shape_key, plan), size):
             return None
         reason = f"{self._good_steps} steps without a failure"
         self._good_steps = 0
+        grown = plan.split_like(ExecutionPlan(microbatch_size=size))
         if size >= self._original.rows_of_microbatch(rows):
-            return original, reason
-        return plan.split_like(ExecutionPlan(microbatch_size=size)), reason
+            grown = original
+        self._last_plan = grown
+        return grown, reason
 
     def get_state(self) -> dict[str, Any]:
         """Returns what a restored run must not forget."""
@@ -110,6 +119,8 @@ class MicrobatchLadder(Remedy):
             "good_steps": self._good_steps,
             "failures": {k: dict(v) for k, v in self._failures.items()},
             "rows": dict(self._rows),
+            "last_plan": self._last_plan
+            and dataclasses.asdict(self._last_plan),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -117,6 +128,19 @@ class MicrobatchLadder(Remedy):
         self._good_steps = state["good_steps"]
         self._failures = state["failures"]
         self._rows = state["rows"]
+        last = state.get("last_plan")
+        self._last_plan = None if last is None else ExecutionPlan(**last)
+
+    def _notice(self, plan: ExecutionPlan, rows: int, shape_key: str) -> None:
+        """Counts a size that somebody else made smaller as one that failed."""
+        last, self._last_plan = self._last_plan, plan
+        size = plan.rows_of_microbatch(rows)
+        if last is None or size >= last.rows_of_microbatch(rows):
+            return
+        sizes = self._failures.setdefault(shape_key, {})
+        too_large = last.rows_of_microbatch(rows)
+        sizes[too_large] = sizes.get(too_large, 0) + 1
+        self._good_steps = 0
 
     def _patience(self, shape_key: str, size: int) -> int:
         """Good steps to wait before a size; twice as many per failure."""

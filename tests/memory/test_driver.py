@@ -10,6 +10,10 @@ from keras_tfopt.memory import Driver
 from keras_tfopt.memory import DriverReading
 from keras_tfopt.memory import absence
 from keras_tfopt.memory import device_gpus
+from keras_tfopt.memory.readings import MemoryReader
+from keras_tfopt.memory.visible_gpus import LogicalGpu
+from keras_tfopt.memory.visible_gpus import VisibleGpu
+from keras_tfopt.memory.visible_gpus import match_gpus
 from tests.nvml import library
 
 GIB = 2**30
@@ -170,6 +174,35 @@ def test_without_gpus_of_tensorflow_there_is_nothing_to_match(open_driver):
     if device_gpus.tf.config.list_logical_devices("GPU"):
         pytest.skip("TensorFlow sees a GPU that the stand-in does not know")
     assert device_gpus.gpus_of_devices(driver) == {}
+
+
+def test_a_gpu_of_tensorflow_is_read_by_its_place_on_the_bus(open_driver):
+    driver = open_driver("gpus=2 mig")
+    cut, whole = driver.gpus()
+    devices = [
+        LogicalGpu("GPU:0", 0, f"pci bus id: {whole.pci_address}"),
+        LogicalGpu("GPU:1", 1, f"pci bus id: {cut.pci_address}"),
+    ]
+    matches = match_gpus(devices, driver.gpus(), None, None)
+    assert matches["GPU:1"] is None
+    assert driver.read(matches["GPU:0"].uuid).total_bytes == 16 * GIB
+    matches = match_gpus(devices[1:], driver.gpus(), MIG, None)
+    assert driver.read(matches["GPU:1"].uuid).total_bytes == 5 * GIB
+
+
+def test_readings_go_on_when_a_gpu_is_lost(open_driver, monkeypatch):
+    reader = MemoryReader(["CPU:0"])
+    # As if it were a GPU.
+    reader._driver = driver = open_driver("gpus=1")
+    reader._gpus = {"CPU:0": VisibleGpu(driver.gpus()[0])}
+    (device,) = reader.read(step=1).devices
+    assert device.driver.used_bytes == 4 * GIB
+    monkeypatch.setenv("NVML_LOST", "0")
+    reading = reader.read(step=2)
+    (device,) = reading.devices
+    assert device.driver is None
+    assert reading.host.rss_bytes
+    reader.close()
 
 
 def test_the_islands_that_the_stand_in_shows(open_driver):

@@ -1,5 +1,6 @@
 """A smaller micro-batch is asked for when, and only when, it may help."""
 
+import dataclasses
 import gc
 
 import pytest
@@ -71,6 +72,11 @@ def test_a_short_batch_does_not_count(pressure):
     assert size_after(pressure, rows=2) == 8
     pressure.report(reading(0.9, window=1))
     assert size_after(pressure, rows=2, key="other shapes") is None
+
+
+def test_readings_of_other_devices_do_not_count(pressure):
+    pressure.report(dataclasses.replace(reading(0.9), device="CPU:1"))
+    assert size_after(pressure) is None
 
 
 def test_other_settings_stay(pressure):
