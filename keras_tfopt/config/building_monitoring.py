@@ -60,6 +60,16 @@ def monitoring_effects(section: MonitoringSection) -> Iterator[Effect]:
             f"{len(thresholds)} with thresholds of yours",
             functools.partial(callbacks.AlertNotifier, thresholds=thresholds),
         )
+    if section.gradients_every is not None:
+        yield Effect(
+            "monitoring.gradients_every",
+            FIT,
+            f"GradientMonitor: looks every {section.gradients_every} updates",
+            functools.partial(
+                callbacks.GradientMonitor, section.gradients_every
+            ),
+            splits=True,
+        )
     if section.max_slowdown is not None:
         yield Effect(
             "monitoring.max_slowdown",
