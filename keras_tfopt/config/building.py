@@ -4,6 +4,7 @@ from collections.abc import Iterator
 import contextlib
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import keras
@@ -136,6 +137,8 @@ def _strategy_scope(
 
 def _planned(model: keras.Model, settings: dict[str, Any]) -> keras.Model:
     """Returns a model with a plan, the same one if it can have it."""
+    if settings.get("remat") == "auto":
+        settings = {**settings, "remat": _segment_length(model)}
     if not hasattr(model, "change_plan"):
         return AccumModel.from_model(model, **settings)
     plan = model.plan
@@ -145,6 +148,15 @@ def _planned(model: keras.Model, settings: dict[str, Any]) -> keras.Model:
     plan = dataclasses.replace(plan, **settings)
     model.change_plan(plan, "as configured")
     return model
+
+
+def _segment_length(model: keras.Model) -> int:
+    """Returns how many layers to recompute together.
+
+    Kept are the inputs of all segments and the activations of one of them, of
+    which the root makes the least.
+    """
+    return max(1, round(math.sqrt(len(model.layers))))
 
 
 def _checkpoint(section: CheckpointSection) -> Iterator[Effect]:

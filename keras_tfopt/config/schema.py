@@ -86,11 +86,15 @@ class MixedPrecision(_Section):
 
 
 def _mixed_precision(value: object) -> object:
-    return {True: {}, False: None}[value] if isinstance(value, bool) else value
+    if isinstance(value, bool):
+        return {} if value else None
+    return value
 
 
 def _segment(value: object) -> object:
-    return {True: 1, False: None}[value] if isinstance(value, bool) else value
+    if isinstance(value, bool):
+        return "auto" if value else None
+    return value
 
 
 class MemorySection(_Section):
@@ -120,11 +124,11 @@ class MemorySection(_Section):
     ] = None
     """`true` takes what the device computes fastest."""
     checkpoint_gradients: Annotated[
-        Count | None,
+        Literal["auto"] | Count | None,
         pydantic.BeforeValidator(_segment, json_schema_input_type=bool | Count),
     ] = None
     """Whether the backward pass computes activations again, and how many
-    layers make a segment; `true` means one."""
+    layers make a segment; `true` takes the root of the number of layers."""
     swap_threshold_mb: Annotated[float, pydantic.Field(gt=0)] | None = None
     """Variables that are not in use go to the host when more than this many
     MiB are on the device."""

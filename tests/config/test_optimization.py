@@ -80,6 +80,13 @@ def test_recomputation_is_part_of_the_plan():
     assert model.plan == ExecutionPlan(microbatch_size=4, remat=2)
 
 
+def test_length_of_segments_follows_the_number_of_layers():
+    layers = [keras.layers.Dense(4) for _ in range(9)]
+    model = keras.Sequential([keras.Input((4,)), *layers])
+    made = of(memory={"checkpoint_gradients": True}).prepare(model)
+    assert made.plan == ExecutionPlan(remat=3)
+
+
 def test_strategy_is_in_force_in_the_scope():
     run = of(distribution={"strategy": "one_device"})
     with run.scope():

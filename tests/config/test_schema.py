@@ -72,7 +72,7 @@ def test_true_means_the_defaults(value):
     ).configuration.memory
 
     assert (memory.mixed_precision is not None) is value
-    assert memory.checkpoint_gradients == (1 if value else None)
+    assert memory.checkpoint_gradients == ("auto" if value else None)
 
 
 @pytest.mark.parametrize("name", PRESETS)
