@@ -6,6 +6,7 @@ import rich.table
 from keras_tfopt.benchmark.source import load_source
 from keras_tfopt.training import MemoryPlan
 from keras_tfopt.training import plan_memory
+from keras_tfopt.training.memory_probe import Probe
 
 _WIDTH = 32
 _MIB = 2**20
@@ -39,9 +40,13 @@ def run_fit_plan(
         )
     console.print(probes_table(found))
     size = found.plan.microbatch_size
-    choice = (
-        "the whole batch fits" if size is None else f"microbatch_size={size}"
-    )
+    choice = "the whole batch fits"
+    if size is not None:
+        choice = f"microbatch_size={size}"
+    if found.plan.remat is not None:
+        choice += " with remat"
+    if found.reason:
+        choice += f": {found.reason}"
     console.print(
         f"{choice}; measured in {found.seconds:.1f} s; the update of the "
         f"optimizer needs up to {found.commit_bytes / _MIB:.1f} MiB"
@@ -59,12 +64,13 @@ def probes_table(found: MemoryPlan) -> rich.table.Table:
         A `rich.table.Table`.
     """
     limit = found.limit_bytes
-    probes = sorted(found.probes, key=lambda probe: probe.microbatch_size)
+    probes = sorted(found.probes, key=_order)
     full = max([limit, *(probe.peak_bytes for probe in probes)])
     table = rich.table.Table(
         caption=f"┃ the limit of {limit / _MIB:.1f} MiB", caption_justify="left"
     )
     table.add_column("micro-batch", justify="right")
+    table.add_column("remat")
     table.add_column("peak MiB", justify="right")
     table.add_column("of the limit", justify="right")
     table.add_column("peak")
@@ -72,12 +78,17 @@ def probes_table(found: MemoryPlan) -> rich.table.Table:
         peak = probe.peak_bytes
         table.add_row(
             str(probe.microbatch_size),
+            "" if probe.remat is None else "yes",
             f"{peak / _MIB:.1f}",
             f"{peak / limit:.0%}",
             bar(peak / full, limit / full),
             style=None if peak <= limit else "red",
         )
     return table
+
+
+def _order(probe: Probe) -> tuple[bool, int]:
+    return probe.remat is not None, probe.microbatch_size
 
 
 def bar(share: float, mark: float, width: int = _WIDTH) -> str:

@@ -68,8 +68,8 @@ class OOMRecovery(keras.callbacks.Callback):
             result is that of smaller batches. Defaults to `False`, which
             refuses such a model.
         remat: Boolean. Whether training, where it would end, goes on with
-            rematerialization. The result is the same, and a step takes longer.
-            Defaults to `True`.
+            rematerialization, and whether `plan_ahead` may choose it. The
+            result is the same, and a step takes longer. Defaults to `True`.
 
     Raises:
         ValueError: If a number is not a positive integer.
@@ -97,7 +97,7 @@ class OOMRecovery(keras.callbacks.Callback):
         self.plan_ahead = plan_ahead
         self.half_batches = half_batches
         self.remat = remat
-        self._planner = PlanAhead(max_utilization)
+        self._planner = PlanAhead(max_utilization, remat)
         self._ladders: dict[str, MicrobatchLadder] = {}
         self._controls: dict[str, PlanControl] = {}
         self._restored: dict[str, Any] = {}

@@ -1,58 +1,31 @@
 """Finding the largest micro-batch that fits, before the first step."""
 
-from collections.abc import Sequence
 import dataclasses
 import gc
 import time
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from keras_tfopt import _compat
-from keras_tfopt.accumulation import TRAINING
-from keras_tfopt.accumulation import SplitStep
 from keras_tfopt.accumulation.split import check_rows
 from keras_tfopt.accumulation.split import take_rows
 from keras_tfopt.errors import OutOfMemoryError
-from keras_tfopt.errors import is_out_of_memory
-from keras_tfopt.memory.allocator import PeakReading
-from keras_tfopt.memory.allocator import PeakWindow
 from keras_tfopt.memory.allocator import read_allocator_stats
 from keras_tfopt.memory.limit import default_device
 from keras_tfopt.memory.limit import device_limit_bytes
 from keras_tfopt.plan import ExecutionPlan
-from keras_tfopt.training.batch import spec_of
-from keras_tfopt.training.batch import static_rows
 from keras_tfopt.training.batch import to_tensors
-from keras_tfopt.training.commit import CommitLog
-from keras_tfopt.training.commit import awaited
 from keras_tfopt.training.failure import Remedy
-from keras_tfopt.training.step_function import as_function
-from keras_tfopt.training.step_function import pure_split_function
-from keras_tfopt.training.step_function import split_step
+from keras_tfopt.training.memory_probe import Probe
+from keras_tfopt.training.memory_probe import Prober
+from keras_tfopt.training.memory_probe import search
+from keras_tfopt.training.remat import lowest_remat
 
-# Micro-batches in a probe: fewer of them peak lower than a whole step does.
-_MICROBATCHES = 16
+_MIB = 2**20
 
-# Runs of a probe: what happens side by side by chance adds to a peak.
-_RUNS = 2
-
-# A size that is this close to what the limit allows is good enough.
-_CLOSE = 1.1
-
-
-@dataclasses.dataclass(frozen=True)
-class Probe:
-    """A measured micro-batch.
-
-    Attributes:
-        microbatch_size: Integer. Its rows.
-        peak_bytes: Integer. Most bytes in use at once, all tensors included.
-    """
-
-    microbatch_size: int
-    peak_bytes: int
+# A choice that computes more must be faster by this, beyond what times scatter.
+_CLEARLY_FASTER = 1.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +38,7 @@ class MemoryPlan:
         commit_bytes: Integer. What the optimizer's update needs, a bound.
         probes: List of `Probe`, in the order of the search.
         seconds: Float. What the search took.
+        reason: String. Why this plan, where there was a choice.
     """
 
     plan: ExecutionPlan
@@ -72,17 +46,22 @@ class MemoryPlan:
     commit_bytes: int
     probes: list[Probe]
     seconds: float
+    reason: str = ""
 
     def __str__(self) -> str:
         """Returns the search as lines of text."""
-        lines = [f"limit {self.limit_bytes / 2**20:.1f} MiB"]
+        lines = [f"limit {self.limit_bytes / _MIB:.1f} MiB"]
         for probe in self.probes:
+            again = " with remat" if probe.remat is not None else ""
             lines.append(
-                f"micro-batch of {probe.microbatch_size}: "
-                f"{probe.peak_bytes / 2**20:.1f} MiB"
+                f"micro-batch of {probe.microbatch_size}{again}: "
+                f"{probe.peak_bytes / _MIB:.1f} MiB"
             )
         size = self.plan.microbatch_size or "the whole batch"
-        lines.append(f"chosen: {size}, in {self.seconds:.1f} s")
+        again = " with remat" if self.plan.remat is not None else ""
+        lines.append(f"chosen: {size}{again}, in {self.seconds:.1f} s")
+        if self.reason:
+            lines.append(self.reason)
         return "\n".join(lines)
 
 
@@ -92,12 +71,17 @@ def plan_memory(
     *,
     max_utilization: float = 0.85,
     limit_bytes: int | None = None,
+    remat: bool = True,
 ) -> MemoryPlan:
-    """Finds the largest micro-batch that fits, without running out of memory.
+    """Finds the fastest plan that fits, without running out of memory.
 
     The pure step writes nothing, so it can be run for its peak alone. Sizes are
     doubled as long as twice the peak would still fit, and then approached from
     below in proportion: a line through small sizes errs by up to half.
+
+    The whole batch is chosen where it fits. Where it does not, the largest
+    micro-batch that fits as it is, or the largest one that fits with
+    rematerialization, whichever was clearly faster when measured.
 
     Example:
 
@@ -123,6 +107,8 @@ def plan_memory(
             Defaults to 0.85.
         limit_bytes: Integer. What the step may use; excludes
             `max_utilization`. Defaults to that share of the device's limit.
+        remat: Boolean. Whether rematerialization may be chosen. Defaults to
+            `True`.
 
     Returns:
         `MemoryPlan`.
@@ -147,22 +133,30 @@ def plan_memory(
     limit = _limit(device, max_utilization, limit_bytes)
     batch = to_tensors(batch)
     check_rows(batch)
-    prober = _Prober(model, batch, device)
-    commit_bytes = prober.commit_bytes()
-    size = _search(prober, limit) if commit_bytes <= limit else 0
-    if not size:
+    plain = Prober(model, batch, device)
+    commit_bytes = plain.commit_bytes()
+    found = search(plain, limit) if commit_bytes <= limit else None
+    probes = list(plain.probes)
+    reason = ""
+    if remat and commit_bytes <= limit:
+        is_whole = found is not None and found.microbatch_size == plain.rows
+        if not is_whole:
+            other = _search_remat(model, batch, device, limit, found, probes)
+            found, reason = _choose(found, other)
+    if found is None:
         raise OutOfMemoryError(
             "A step does not fit into memory with one row at a time. Received: "
             f"a limit of {limit} bytes; the optimizer needs {commit_bytes}, "
-            f"probed {prober.probes}. Expected: a higher limit or a smaller "
-            "model."
+            f"probed {probes}. Expected: a higher limit or a smaller model."
         )
+    size = found.microbatch_size
     plan = ExecutionPlan(
-        microbatch_size=None if size == prober.rows else size,
+        microbatch_size=None if size == plain.rows else size,
         jit_compile=bool(model.jit_compile),
+        remat=found.remat,
     )
     seconds = time.perf_counter() - start
-    return MemoryPlan(plan, limit, commit_bytes, prober.probes, seconds)
+    return MemoryPlan(plan, limit, commit_bytes, probes, seconds, reason)
 
 
 def check_utilization(max_utilization: float) -> None:
@@ -184,137 +178,79 @@ class PlanAhead(Remedy):
 
     Args:
         max_utilization: Float in (0, 1]. As for `plan_memory`.
+        remat: Boolean. As for `plan_memory`. Defaults to `True`.
     """
 
-    def __init__(self, max_utilization: float) -> None:
+    def __init__(self, max_utilization: float, remat: bool = True) -> None:
         check_utilization(max_utilization)
+        self._remat = remat
         self._max_utilization = max_utilization
 
     def prepare(
         self, model: keras.Model, batch: Any, plan: ExecutionPlan
     ) -> tuple[ExecutionPlan, str] | None:
-        """Returns the plan with the largest micro-batch that fits."""
-        found = plan_memory(model, batch, max_utilization=self._max_utilization)
-        return plan.split_like(found.plan), (
-            f"planned for {found.limit_bytes / 2**20:.0f} MiB with "
+        """Returns the fastest plan that fits."""
+        found = plan_memory(
+            model,
+            batch,
+            max_utilization=self._max_utilization,
+            remat=self._remat and plan.remat is None,
+        )
+        reason = (
+            f"planned for {found.limit_bytes / _MIB:.0f} MiB with "
             f"{len(found.probes)} probes"
         )
+        if found.reason:
+            reason += f"; {found.reason}"
+        planned = plan.split_like(found.plan)
+        if found.plan.remat is not None:
+            planned = dataclasses.replace(planned, remat=found.plan.remat)
+        return planned, reason
 
 
-def update_bytes(
-    model: keras.Model, trainable: Sequence[keras.Variable]
-) -> int:
-    """Returns a bound of what the optimizer's update adds to what is in use.
-
-    Chained updates have temporaries for one variable at a time; clipping makes
-    a second copy of all gradients.
+def _search_remat(
+    model: keras.Model,
+    batch: Any,
+    device: str,
+    limit: int,
+    plain: Probe | None,
+    probes: list[Probe],
+) -> Probe | None:
+    """Returns the probe of the largest size that fits with remat.
 
     Args:
         model: A compiled Keras model.
-        trainable: Sequence of the variables that are updated.
+        batch: Nest of tensors.
+        device: String.
+        limit: Integer. Bytes.
+        plain: `Probe` of the largest size that fits without, or `None`.
+        probes: List that takes the probes.
     """
-    sizes = [_bytes(variable) for variable in trainable]
-    clips = any(
-        getattr(model.optimizer, name, None)
-        for name in ("clipnorm", "clipvalue", "global_clipnorm")
+    size = 1 if plain is None else plain.microbatch_size
+    remat = lowest_remat(model, take_rows(batch, 0, size))
+    if remat is None:
+        return None
+    prober = Prober(model, batch, device, remat)
+    found = search(prober, limit, size)
+    probes += prober.probes
+    return found
+
+
+def _choose(
+    plain: Probe | None, other: Probe | None
+) -> tuple[Probe | None, str]:
+    """Returns the better of two probes, and why."""
+    if other is None:
+        return plain, ""
+    if plain is None:
+        return other, "without remat not even one row at a time fits"
+    figures = (
+        f"{other.microbatch_size} rows at a time with remat make "
+        f"{other.rows_per_second:.0f} rows a second, "
+        f"{plain.microbatch_size} without {plain.rows_per_second:.0f}"
     )
-    return sum(sizes) * (2 if clips else 1) + 3 * max(sizes, default=0)
-
-
-class _Prober:
-    """Measures the peak of the pure step of a model."""
-
-    def __init__(self, model: keras.Model, batch: Any, device: str) -> None:
-        self._batch = batch
-        # Monitors may reset the allocator's own peak meanwhile.
-        self._window = PeakWindow(device)
-        self._model = model
-        self._step: SplitStep = split_step(
-            model, spec_of(batch), batch, TRAINING, ExecutionPlan()
-        )
-        by_size = ExecutionPlan(microbatch_size=1)
-        self._pure = pure_split_function(self._step, by_size)
-        self._log = CommitLog()
-        self._run = as_function(self._await, model.run_eagerly)
-        self.rows = static_rows(spec_of(batch)) or 1
-        self.probes: list[Probe] = []
-
-    def measure(self, size: int) -> Probe | None:
-        """Returns the peak with a micro-batch; `None` if it did not fit."""
-        rows = min(self.rows, size * _MICROBATCHES)
-        batch = take_rows(self._batch, 0, rows)
-        self._window.restart()
-        try:
-            for _ in range(_RUNS):
-                self._run(batch, tf.constant(size))
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            return None
-        probe = Probe(size, self._stats().peak_bytes)
-        self.probes.append(probe)
-        return probe
-
-    def commit_bytes(self) -> int:
-        """Returns a bound of what is in use while the optimizer updates."""
-        current = self._stats().current_bytes
-        return current + update_bytes(self._model, self._step.trainable)
-
-    def _stats(self) -> PeakReading:
-        reading = self._window.read()
-        if reading is None:
-            raise RuntimeError(f"{self._window.device} stopped counting.")
-        return reading
-
-    def _await(self, batch: Any, size: tf.Tensor) -> None:
-        """Holds what a step has computed when it begins to write."""
-        _, outputs = awaited(self._pure(batch, size))
-        with tf.control_dependencies(outputs):
-            # Without an effect, nothing would be computed.
-            self._log.mark()
-
-
-def _search(prober: _Prober, limit: int) -> int:
-    """Returns the largest size that was measured to fit, or 0."""
-    fits = Probe(0, 0)
-    exceeds: Probe | None = None
-    size = 1
-    while size:
-        probe = prober.measure(size)
-        if probe is not None and probe.peak_bytes <= limit:
-            fits = probe
-        else:
-            exceeds = probe or Probe(size, 2 * limit)
-        size = _next_size(fits, exceeds, limit, prober.rows)
-    return fits.microbatch_size
-
-
-def _next_size(
-    fits: Probe, exceeds: Probe | None, limit: int, rows: int
-) -> int:
-    """Returns the size to measure next, or 0 when there is none."""
-    size = fits.microbatch_size
-    # Allocators that do not count small blocks may answer 0.
-    room = limit / max(fits.peak_bytes, 1)
-    if not size or room <= _CLOSE:
-        return 0
-    if exceeds is None:
-        # A peak at most doubles with its micro-batch.
-        grown = min(max(int(size * min(room, 2.0)), size + 1), rows)
-        return grown if grown > size else 0
-    if exceeds.microbatch_size <= size * _CLOSE:
-        return 0
-    # Between two sizes, a line; not up to its end, which has just failed.
-    share = (limit - fits.peak_bytes) / (exceeds.peak_bytes - fits.peak_bytes)
-    step = int((exceeds.microbatch_size - size) * min(share, 0.8))
-    return size + step if step else 0
-
-
-def _bytes(variable: keras.Variable) -> int:
-    count = 1
-    for dimension in variable.shape:
-        count *= dimension
-    return count * tf.as_dtype(variable.dtype).size
+    is_faster = other.rows_per_second > _CLEARLY_FASTER * plain.rows_per_second
+    return (other if is_faster else plain), figures
 
 
 def _limit(device: str, max_utilization: float, limit_bytes: int | None) -> int:

@@ -36,7 +36,7 @@ from keras_tfopt.training.batch import to_tensors
 from keras_tfopt.training.checks import is_manageable
 from keras_tfopt.training.commit import CommitLog
 from keras_tfopt.training.commit import awaited
-from keras_tfopt.training.memory_plan import update_bytes
+from keras_tfopt.training.memory_probe import update_bytes
 from keras_tfopt.training.step_function import as_compiled
 from keras_tfopt.training.step_function import as_function
 from keras_tfopt.training.step_function import partition_function

@@ -8,7 +8,7 @@ import rich.console
 from keras_tfopt import ExecutionPlan
 from keras_tfopt import MemoryPlan
 from keras_tfopt.benchmark import fit_plan
-from keras_tfopt.training.memory_plan import Probe
+from keras_tfopt.training.memory_probe import Probe
 from tests import subprocesses
 
 MIB = 2**20
@@ -34,14 +34,17 @@ def test_the_mark_stands_at_the_limit():
 
 def test_the_table_holds_each_probe_in_order():
     probes = [Probe(8, 30 * MIB), Probe(4, 10 * MIB), Probe(6, 15 * MIB)]
+    probes.append(Probe(5, 10 * MIB, remat=1))
     plan = ExecutionPlan(microbatch_size=6)
     found = MemoryPlan(plan, 20 * MIB, 0, probes, 1.0)
     text = printed(fit_plan.probes_table(found))
     rows = [line for line in text.splitlines() if "%" in line]
-    assert [row.split()[1] for row in rows] == ["4", "6", "8"]
-    assert [row.split()[5] for row in rows] == ["50%", "75%", "150%"]
-    assert [row.count("█") for row in rows] == [11, 16, 31]
-    assert len({row.index("┃", 40) for row in rows}) == 1
+    assert [row.split()[1] for row in rows] == ["4", "6", "8", "5"]
+    shares = [row.partition("%")[0].split()[-1] for row in rows]
+    assert shares == ["50", "75", "150", "50"]
+    assert ["yes" in row for row in rows] == [False, False, False, True]
+    assert [row.count("█") for row in rows] == [11, 16, 31, 11]
+    assert len({row.rindex("┃") for row in rows}) == 1
     assert "limit of 20.0 MiB" in text
 
 

@@ -62,7 +62,7 @@ model = perceptron(AccumModel)
 model.optimizer.build(model.trainable_variables)
 batch = tf.constant(x), tf.constant(y)
 before = state_of(model)
-found = plan_memory(model, batch, max_utilization=0.7)
+found = plan_memory(model, batch, max_utilization=0.7, remat=False)
 after = state_of(model)
 result["unchanged"] = all(
     np.array_equal(after[name], value) for name, value in before.items()
@@ -84,6 +84,25 @@ def peak_of_two_steps(plan):
 result["peak"] = peak_of_two_steps(found.plan)
 planned = model.get_weights()
 del model, batch
+
+# A row of which little fits.
+inputs = outputs = keras.Input((2048, 64))
+for _ in range(16):
+    outputs = keras.layers.Dense(64, activation="tanh")(outputs)
+outputs = keras.layers.GlobalAveragePooling1D()(outputs)
+model = AccumModel(inputs, keras.layers.Dense(1)(outputs))
+model.compile("sgd", "mse")
+batch = tf.random.normal((4, 2048, 64)), tf.zeros((4, 1))
+used = read_allocator_stats().current_bytes
+found = plan_memory(model, batch, limit_bytes=used + 6 * 2**20)
+result["remat"] = found.plan.remat is not None
+result["remat_text"] = str(found)
+result["remat_limit"] = found.limit_bytes
+model.make_train_function()
+result["remat_peak"] = peak_of_two_steps(found.plan)
+roomy = plan_memory(model, batch, limit_bytes=used + 16 * 2**20)
+result["roomy_text"] = str(roomy)
+del model, batch, inputs, outputs
 
 ahead = perceptron(keras.Model)
 recovery = callbacks.OOMRecovery(plan_ahead=True, max_utilization=0.7)
@@ -157,6 +176,19 @@ def test_planned_step_stays_below_the_limit(outcome):
 
 
 @pytest.mark.slow
+def test_rematerialization_is_planned_where_nothing_else_fits(outcome):
+    assert outcome["remat"]
+    assert outcome["remat_peak"] <= 1.1 * outcome["remat_limit"]
+    assert "with remat" in outcome["remat_text"]
+    assert "not even one row" in outcome["remat_text"]
+
+
+@pytest.mark.slow
+def test_rematerialization_is_weighed_against_smaller_microbatches(outcome):
+    assert "rows a second" in outcome["roomy_text"]
+
+
+@pytest.mark.slow
 def test_planned_step_is_exact(outcome):
     assert outcome["planned_difference"] < 1e-6
 
@@ -219,7 +251,7 @@ for network in NETWORKS:
     rows = network.batch_size
     needed = peak(model, batch, rows // 16), peak(model, batch, rows)
     limit = sum(needed) // 2
-    found = plan_memory(model, batch, limit_bytes=limit)
+    found = plan_memory(model, batch, limit_bytes=limit, remat=False)
     best, size = 0, rows // 16
     while size < rows:
         if peak(model, batch, size) <= limit:
