@@ -90,11 +90,17 @@ def merge_replicas(
 def sum_states(
     states: list[list[tf.Tensor]], carried: list[keras.Variable]
 ) -> list[tf.Tensor]:
-    """Returns values of carried variables as they read outside of replicas."""
+    """Returns values of carried variables as they read outside of replicas.
+
+    Args:
+        states: Values on each replica, those of `carried` first.
+        carried: The variables.
+    """
     return [
         parts[0] if is_seed(variable) else tf.add_n(list(parts))
+        # Behind them stand the statistics of BatchNormalization.
         for variable, parts in zip(
-            carried, zip(*states, strict=True), strict=True
+            carried, zip(*states, strict=True), strict=False
         )
     ]
 

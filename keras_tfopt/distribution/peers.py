@@ -47,7 +47,11 @@ def _listener(address: str) -> socket.socket:
     _, port = _split(address)
     try:
         # The host may be that of a router before this machine.
-        return socket.create_server(("", port), backlog=16)
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(
+                ("", port), family=socket.AF_INET6, dualstack_ipv6=True
+            )
+        return socket.create_server(("", port))
     except OSError as error:
         raise ValueError(
             "This process cannot listen at its own address in TF_CONFIG. "

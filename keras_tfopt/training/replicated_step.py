@@ -1,6 +1,5 @@
 """One step over the replicas of a strategy, in one function."""
 
-from collections.abc import Callable
 import contextlib
 from typing import Any
 
@@ -11,29 +10,22 @@ from keras_tfopt import _compat
 from keras_tfopt.accumulation import SplitStep
 from keras_tfopt.accumulation import StepMode
 from keras_tfopt.accumulation import StepResult
-from keras_tfopt.accumulation import UnsplittableError
-from keras_tfopt.accumulation import build_split_step
 from keras_tfopt.accumulation import replication
-from keras_tfopt.accumulation import retrace
 from keras_tfopt.accumulation.microstep import Share
 from keras_tfopt.accumulation.pure_step import Accumulation
-from keras_tfopt.accumulation.split import Partition
 from keras_tfopt.accumulation.split import check_rows
 from keras_tfopt.accumulation.split import count_rows
 from keras_tfopt.distribution.replicas import Replicas
 from keras_tfopt.plan import ExecutionPlan
-from keras_tfopt.training.batch import relax_rows
-from keras_tfopt.training.batch import static_rows
 from keras_tfopt.training.commit import CommitLog
 from keras_tfopt.training.commit import awaited
 from keras_tfopt.training.commit import chained
 from keras_tfopt.training.commit import run_check
 from keras_tfopt.training.commit import write
 from keras_tfopt.training.commit import write_marked
-from keras_tfopt.training.step_function import as_compiled
+from keras_tfopt.training.replica_step import ReplicaStep
+from keras_tfopt.training.replica_step import build_replica_steps
 from keras_tfopt.training.step_function import as_function
-from keras_tfopt.training.step_function import partition_function
-from keras_tfopt.training.step_function import split_number
 
 
 class ReplicatedStepFunction:
@@ -59,7 +51,6 @@ class ReplicatedStepFunction:
 
     # A nested function would hide from collectives that it stands in a loop.
     capacity = 1
-    compiled = None
 
     def __init__(
         self,
@@ -76,19 +67,15 @@ class ReplicatedStepFunction:
         self.settle = self._log.settle
         eager = model.run_eagerly
         with _compat.unscaled_losses():
-            self._steps = _build(model, replicas, spec, batch, mode, plan)
-            self._measures, self._accumulates = zip(
-                *(
-                    _parts(step, part, plan)
-                    for step, part in zip(self._steps, spec, strict=True)
-                ),
-                strict=True,
+            self._parts = build_replica_steps(
+                model, replicas, spec, batch, plan, mode
             )
-            self._run = as_function(self._run_one, eager)
-            if not eager:
-                self._run = self._run.get_concrete_function(
-                    spec, tf.TensorSpec((), tf.int32)
-                )
+        self.compiled = self._parts[0].compiled
+        self._run = as_function(self._run_one, eager)
+        if not eager:
+            self._run = self._run.get_concrete_function(
+                spec, tf.TensorSpec((), tf.int32)
+            )
 
     @property
     def graph(self) -> tf.Graph | None:
@@ -109,15 +96,22 @@ class ReplicatedStepFunction:
         (batch,) = batches
         for part in batch:
             check_rows(part)
-        with _compat.unscaled_losses():
-            logs = self._run(batch, value)
+        logs = self._run(batch, value)
         self._log.expect(1)
         return logs
 
     def _run_one(self, batch: list, value: tf.Tensor) -> Any:
-        run, steps = self._replicas.run, self._steps
-        values = [value] * self._replicas.count
-        shares = run(_call, self._measures, batch, values)
+        with _compat.unscaled_losses():
+            results, outputs, before = self._run_pure(batch, value)
+        return self._commit(
+            results, outputs, before, list(map(count_rows, batch))
+        )
+
+    def _run_pure(self, batch: list, value: tf.Tensor) -> tuple:
+        """Returns results of the replicas, all outputs, and states before."""
+        run, parts = self._replicas.run, self._parts
+        steps = [part.step for part in parts]
+        shares = run(lambda part, rows: part.measure(rows, value), parts, batch)
         wholes = replication.merge_shares(shares)
         before = run(SplitStep.start, steps)
         starts = [
@@ -126,144 +120,63 @@ class ReplicatedStepFunction:
         ]
 
         def accumulate(
-            function: Callable, start: Accumulation, part: Any, share: Share
+            part: ReplicaStep, start: Accumulation, rows: Any, share: Share
         ) -> tuple[Accumulation, list[tf.Tensor]]:
-            return awaited(function(start, part, share, value))
+            return awaited(part.accumulate(start, rows, share, value))
 
-        totals, outputs = _unzip(
-            run(accumulate, self._accumulates, starts, batch, wholes)
-        )
+        totals, outputs = _unzip(run(accumulate, parts, starts, batch, wholes))
         barrier = _barrier(outputs)
 
-        def reduce(total: Accumulation) -> tuple[Accumulation, list[tf.Tensor]]:
+        def finish(
+            step: SplitStep, total: Accumulation
+        ) -> tuple[StepResult, list[tf.Tensor]]:
             # A collective that waits for a replica which has failed breaks all
             # later ones. Replicas run in threads that know no dependencies.
             with tf.control_dependencies(barrier):
                 gradients = self._replicas.reduce_sum(total.gradients)
-                return awaited(total._replace(gradients=gradients))
+                return awaited(step.finish(total._replace(gradients=gradients)))
 
-        totals, outputs = _unzip(run(reduce, totals))
-        return self._commit(
-            replication.merge_replicas(totals, steps[0].carried),
-            outputs,
-            [total.state for total in before],
-            [share.rows for share in shares],
-        )
+        merged = replication.merge_replicas(totals, steps[0].carried)
+        results, outputs = _unzip(run(finish, steps, merged))
+        return results, outputs, [total.state for total in before]
 
     def _commit(
         self,
-        totals: list[Accumulation],
+        results: list[StepResult],
         outputs: list[tf.Tensor],
         before: list[list[tf.Tensor]],
         rows: list[tf.Tensor],
     ) -> Any:
-        model, step = self._model, self._steps[0]
+        model, steps = self._model, [part.step for part in self._parts]
+        step = steps[0]
         carried = step.carried
-        after = replication.sum_states([t.state for t in totals], carried)
-        whole = StepResult(totals[0].gradients, after, totals[0].logs)
+        after = replication.sum_states([r.updates for r in results], carried)
+        whole = results[0]._replace(updates=after)
         with _values(carried, replication.sum_states(before, carried)):
             checks = run_check(step, whole, outputs)
 
         def write_behind(begin: list[tf.Operation]) -> None:
-            def write_one(step: SplitStep, total: Accumulation) -> None:
+            def write_one(step: SplitStep, result: StepResult) -> None:
                 with tf.control_dependencies(begin):
-                    write(model, step, step.finish(total))
+                    write(model, step, result)
 
             # Threads take turns, so what they share is replaced outside.
             with chained(model, step), _without_reduction(model, step):
-                self._replicas.run(write_one, self._steps, totals)
+                self._replicas.run(write_one, steps, results)
 
         write_marked(self._log, [*outputs, *checks], write_behind, step)
-        if totals[0].logs:
-            return replication.average_logs([t.logs for t in totals], rows)
+        if whole.logs:
+            return replication.average_logs([r.logs for r in results], rows)
         with _values(carried, after):
             return model.get_metrics_result()
 
 
-def _build(
-    model: keras.Model,
-    replicas: Replicas,
-    spec: list,
-    batch: list,
-    mode: StepMode,
-    plan: ExecutionPlan,
-) -> list[SplitStep]:
-    """Makes the pure step of each replica; its trace reads variables there."""
-    eager = model.run_eagerly
-    example = batch[0] if eager else relax_rows(spec[0])
-    steps: list[SplitStep] = []
-
-    def build() -> SplitStep:
-        # The replicas are visited one after the other.
-        if not steps:
-            steps.append(
-                build_split_step(model, example, eager, 1.0, mode, plan)
-            )
-        elif eager:
-            steps.append(steps[0])
-        else:
-            steps.append(retrace(steps[0], example))
-        return steps[-1]
-
-    result: list[SplitStep] = []
-
-    def build_all() -> None:
-        steps.clear()
-        result[:] = replicas.run(build)
-
-    # In a function, because TensorFlow warns of replicas outside of one.
-    tf.function(build_all, autograph=False).get_concrete_function()
-    unmergeable = replication.unmergeable_state(model, result[0].carried)
-    if unmergeable:
-        raise UnsplittableError(
-            "Replicas cannot agree about the state of this model. Received: "
-            f"{', '.join(unmergeable)}, declared with `register_row_state`. "
-            "Expected: metrics, seeds and BatchNormalization only. Train "
-            "without a distribution strategy."
-        )
-    return result
-
-
-def _parts(
-    step: SplitStep, spec: Any, plan: ExecutionPlan
-) -> tuple[Callable, Callable]:
-    """Returns what counts and what runs the micro-batches of one replica."""
-    partition = partition_function(plan)
-    if plan.jit_compile:
-        # XLA needs the sizes fixed.
-        fixed = partition(static_rows(spec), split_number(plan))
-        measure = as_compiled(lambda part: _measure(step, part, fixed), True)
-        accumulate = as_compiled(
-            lambda start, part, share: step.accumulate(
-                start, part, share, fixed
-            ),
-            True,
-        )
-        return (
-            lambda part, value: measure(part),
-            lambda start, part, share, value: accumulate(start, part, share),
-        )
-    return (
-        lambda part, value: _measure(
-            step, part, partition(count_rows(part), value)
-        ),
-        lambda start, part, share, value: step.accumulate(
-            start, part, share, partition(count_rows(part), value)
-        ),
-    )
-
-
-def _measure(step: SplitStep, part: Any, partition: Partition) -> Share:
-    denominators = step.count_denominators(part, partition)
-    return Share(count_rows(part), denominators, tf.constant(0))
-
-
 def _unzip(
-    results: list[tuple[Accumulation, list[tf.Tensor]]],
-) -> tuple[list[Accumulation], list[tf.Tensor]]:
+    pairs: list[tuple[Any, list[tf.Tensor]]],
+) -> tuple[list[Any], list[tf.Tensor]]:
     """Returns what each replica returned, and all that can be waited for."""
-    totals = [total for total, _ in results]
-    return totals, [output for _, outputs in results for output in outputs]
+    results = [result for result, _ in pairs]
+    return results, [output for _, outputs in pairs for output in outputs]
 
 
 def _barrier(outputs: list[tf.Tensor]) -> list[tf.Operation]:
@@ -272,10 +185,6 @@ def _barrier(outputs: list[tf.Tensor]) -> list[tf.Operation]:
         return []
     with tf.control_dependencies(outputs):
         return [tf.no_op()]
-
-
-def _call(function: Callable, *arguments: Any) -> Any:
-    return function(*arguments)
 
 
 def _values(

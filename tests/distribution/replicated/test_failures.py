@@ -40,7 +40,8 @@ def network(cls, forward=None, backward=None, **settings):
 def fit(model, **kwargs):
     # Batches of 10, 10 and 5 rows: stock Keras cannot build itself on parts of
     # a first batch that differ.
-    return models.fit(model, models.X[:25], models.Y[:25], **kwargs)
+    arrays = models.X[:25], models.Y[:25]
+    return models.fit(model, *arrays, epochs=1, **kwargs)
 
 
 def state_of_replicas(model):
@@ -116,8 +117,8 @@ def test_infinite_gradients_are_refused(strategy, tmp_path):
 
     def train(model):
         rollback = callbacks.NonFiniteRollback(report_path=tmp_path / "bad")
-        history = models.fit(model, x=x, callbacks=[rollback])
-        assert [event["batch"] for event in rollback.events] == [1, 1]
+        history = models.fit(model, x=x, epochs=1, callbacks=[rollback])
+        assert [event["batch"] for event in rollback.events] == [1]
         return history
 
     expected = run(make, train, keras.Model)
@@ -135,7 +136,7 @@ def test_interrupted_training_is_restored(strategy, tmp_path):
     def train(model, *extra):
         data = tf.data.Dataset.from_tensor_slices((models.X, models.Y))
         data = data.shuffle(26, seed=3).batch(9)
-        return models.fit(model, data, None, callbacks=[*extra])
+        return models.fit(model, data, None, epochs=1, callbacks=[*extra])
 
     def interrupted(model):
         with pytest.raises(models.Interruption):
@@ -152,6 +153,22 @@ def test_interrupted_training_is_restored(strategy, tmp_path):
     # Replicas share the sums of metrics in other parts.
     actual = run(made, lambda model: train(model, backup), AccumModel)
     assert_same(actual, expected)
+
+
+def test_what_xla_compiles_is_counted(strategy):
+    xla = callbacks.XLACompilation("on")
+
+    def train(model):
+        return fit(model, callbacks=[xla])
+
+    def make(cls, **settings):
+        return models.regressor(cls, **settings)
+
+    expected = run(make, fit, keras.Model)
+    assert_same(run(under(strategy, make), train, keras.Model), expected)
+    assert xla.stats().compiled_steps == 2
+    assert "train, compiled" in xla.report()
+    assert xla.stats().fusion.fusions > 0
 
 
 def test_what_xla_refuses_runs_without(strategy):

@@ -53,22 +53,30 @@ def assert_equals_one_device(
     ("count", "operations", "settings"),
     [
         (2, "hierarchical_copy", {}),
-        (2, None, {"accumulation_steps": 2}),
         # After another number of devices in the same process.
         (3, None, {"microbatch_size": 2}),
     ],
     ids=str,
 )
-def test_fit(count, operations, settings):
+def test_strategies(count, operations, settings):
     strategy = mirrored(count, operations)
-    assert_equals_one_device(strategy, models.regressor, fit, **settings)
+    assert_equals_one_device(strategy, models.regressor, **settings)
+
+
+def test_fit(strategy):
+    assert_equals_one_device(
+        strategy, models.regressor, fit, accumulation_steps=2
+    )
 
 
 def test_steps_per_execution(strategy):
     def make(cls, **settings):
         return models.regressor(cls, {"steps_per_execution": 2}, **settings)
 
-    assert_equals_one_device(strategy, make, fit, microbatch_size=2)
+    def train(model):
+        return fit(model, epochs=1)
+
+    assert_equals_one_device(strategy, make, train, microbatch_size=2)
 
 
 def test_validation_evaluation_and_prediction(strategy):
@@ -326,7 +334,7 @@ def counting(cls, **settings):
 
 def test_what_cannot_be_divided_keeps_the_stock_step(strategy):
     def train(model):
-        return models.fit(model, models.X[:20], models.Y[:20])
+        return models.fit(model, models.X[:20], models.Y[:20], epochs=1)
 
     expected = run(counting, train, keras.Model)
     with pytest.warns(UserWarning, match="cannot be divided.*Counter"):
