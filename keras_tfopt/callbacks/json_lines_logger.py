@@ -66,11 +66,14 @@ class JSONLinesLogger(TelemetryCallback):
         path = self.path if worker is None else f"{self.path}.{worker[0]}"
         self._file = JSONLinesFile(path)
 
-    def handle(self, record: Any) -> None:
+    def handle(self, records: list[Any]) -> None:
         """Writes what happened."""
-        entry = entry_of_record(record)
-        if entry is not None and self._file is not None:
-            self._file.write(entry)
+        if self._file is None:
+            return
+        for record in records:
+            entry = entry_of_record(record)
+            if entry is not None:
+                self._file.write(entry)
 
     def publish(self, history: History) -> None:
         """Writes all values."""

@@ -13,10 +13,7 @@ from keras_tfopt.plan import check_positive_integer
 from keras_tfopt.telemetry.callback import TelemetryCallback
 from keras_tfopt.telemetry.history import History
 from keras_tfopt.telemetry.records import CallRecord
-from keras_tfopt.telemetry.records import Detail
-from keras_tfopt.telemetry.records import EpochEnd
 from keras_tfopt.telemetry.records import Image
-from keras_tfopt.telemetry.records import PlanChange
 from keras_tfopt.telemetry.worker import is_chief
 
 _logger = logging.getLogger("keras_tfopt")
@@ -141,22 +138,15 @@ class TensorBoardDashboard(TelemetryCallback):
         self._steps_to_histogram = self.histogram_steps or 0
         self._run = TensorBoardRun(directory, _settings(self.model))
 
-    def handle(self, record: Any) -> None:
+    def handle(self, records: list[Any]) -> None:
         """Writes what is more than a value at a time."""
-        run = self._run
-        if run is None:
+        if self._run is None:
             return
-        if isinstance(record, CallRecord):
-            run.describe(record)
-            self._count(record)
-        elif isinstance(record, EpochEnd):
-            run.write_epoch(record)
-        elif isinstance(record, PlanChange):
-            run.write_change(record)
-        elif isinstance(record, Detail):
-            run.write_detail(record)
-        elif isinstance(record, Image):
-            run.write_image(record)
+        for record in records:
+            if isinstance(record, CallRecord):
+                self._count(record)
+            else:
+                self._run.write(record)
 
     def publish(self, history: History) -> None:
         """Writes a point of each curve."""
@@ -171,6 +161,7 @@ class TensorBoardDashboard(TelemetryCallback):
 
     def _count(self, record: CallRecord) -> None:
         """Writes histograms when it is time."""
+        self._run.describe(record)
         if self.histogram_steps is None:
             return
         self._steps_to_histogram -= record.steps

@@ -79,8 +79,8 @@ class TelemetryCallback(keras.callbacks.Callback):
     def open(self, history: History) -> None:
         """Begins, in the thread of training."""
 
-    def handle(self, record: Any) -> None:
-        """Takes a record of the training thread."""
+    def handle(self, records: list[Any]) -> None:
+        """Takes what the training thread noted, oldest first."""
 
     def publish(self, history: History) -> None:
         """Publishes the newest values."""

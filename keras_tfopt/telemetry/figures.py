@@ -1,6 +1,7 @@
 """From records to the values of metrics."""
 
 import collections
+from collections.abc import Iterable
 import math
 from typing import Any
 
@@ -10,7 +11,6 @@ from keras_tfopt.telemetry.loss_tracking import SpikeDetector
 from keras_tfopt.telemetry.plan_changes import kind_of
 from keras_tfopt.telemetry.records import CallRecord
 from keras_tfopt.telemetry.records import FailedRetry
-from keras_tfopt.telemetry.records import HookCost
 from keras_tfopt.telemetry.records import PlanChange
 from keras_tfopt.telemetry.records import RefusedStep
 from keras_tfopt.telemetry.store import MetricStore
@@ -22,6 +22,8 @@ _OF_LOSS = ("loss_spikes_total", "nonfinite_steps_total")
 class TrainingFigures:
     """Enters what happened in training into the metrics.
 
+    Sums are made here and entered once for all records that came together.
+
     Args:
         store: `MetricStore`.
     """
@@ -31,6 +33,8 @@ class TrainingFigures:
         self._mean = RunningMean()
         self._spikes = SpikeDetector()
         self._last_reason: str | None = None
+        self._sums: dict[str, float] = collections.defaultdict(float)
+        self._gauges: dict[str, float | None] = {}
         self._pending_seconds = 0.0
         self._waits: collections.deque = collections.deque()
         self._wait_sums = [0.0, 0.0]
@@ -52,40 +56,43 @@ class TrainingFigures:
         if has_plan:
             self._know_plan_changes()
 
-    def take(self, record: Any) -> None:
-        """Enters one record."""
-        if isinstance(record, CallRecord):
-            self._take_call(record)
-        elif isinstance(record, HookCost):
-            self._store.add("telemetry_overhead_seconds_total", record.seconds)
-        elif isinstance(record, PlanChange):
-            self._take_change(record)
-        elif isinstance(record, FailedRetry) and self._last_reason is not None:
-            self._store.add(
-                "plan_changes_failed_total", 1, reason=self._last_reason
-            )
-        elif isinstance(record, RefusedStep):
-            is_spike = record.is_finite
-            name = "loss_spikes_total" if is_spike else "nonfinite_steps_total"
-            self._store.add(name, 1)
+    def take(self, records: Iterable[Any]) -> None:
+        """Enters records, oldest first."""
+        for record in records:
+            if isinstance(record, CallRecord):
+                self._take_call(record)
+            elif isinstance(record, PlanChange):
+                self._take_change(record)
+            elif isinstance(record, FailedRetry):
+                self._take_failure()
+            elif isinstance(record, RefusedStep):
+                is_spike = record.is_finite
+                self._sums[_OF_LOSS[0] if is_spike else _OF_LOSS[1]] += 1
+        for name, amount in self._sums.items():
+            self._store.add(name, amount)
+        for name, value in self._gauges.items():
+            self._store.set(name, value)
+        self._sums.clear()
+        self._gauges.clear()
 
     def _take_call(self, record: CallRecord) -> None:
-        store = self._store
-        store.set("last_step_timestamp_seconds", record.time)
+        sums = self._sums
+        sums["telemetry_overhead_seconds_total"] += record.hook_seconds
+        self._gauges["last_step_timestamp_seconds"] = record.time
         self._pending_seconds += record.seconds
         if record.steps:
             # Batches that are gathered make one update of several calls.
-            store.add("steps_total", record.steps)
-            store.observe(
+            sums["steps_total"] += record.steps
+            self._store.observe(
                 "step_duration_seconds",
                 self._pending_seconds / record.steps,
                 record.steps,
             )
             self._pending_seconds = 0.0
         if record.rows:
-            store.add("samples_total", record.rows)
+            sums["samples_total"] += record.rows
         elif record.rows is None:
-            store.explain_absence(
+            self._store.explain_absence(
                 "samples_total",
                 "neither the data nor the metric of the loss tells the rows",
             )
@@ -93,8 +100,8 @@ class TrainingFigures:
         self._take_loss(record)
         if record.plan is not None and record.batch_rows:
             size = record.plan.rows_of_microbatch(record.batch_rows)
-            store.set("microbatch_size", size)
-            store.set("accumulation_steps", -(-record.batch_rows // size))
+            self._gauges["microbatch_size"] = size
+            self._gauges["accumulation_steps"] = -(-record.batch_rows // size)
 
     def _take_wait(self, record: CallRecord) -> None:
         if record.wait_seconds is None:
@@ -104,7 +111,7 @@ class TrainingFigures:
                 "AccumModel, or a callback that guards steps, measures it",
             )
             return
-        self._store.add("data_wait_seconds_total", record.wait_seconds)
+        self._sums["data_wait_seconds_total"] += record.wait_seconds
         entry = (record.time, record.wait_seconds, record.loop_seconds)
         self._waits.append(entry)
         self._wait_sums[0] += entry[1]
@@ -115,8 +122,7 @@ class TrainingFigures:
             self._wait_sums[1] -= loop
         wait, loop = self._wait_sums
         if loop > 0:
-            ratio = min(max(wait / loop, 0.0), 1.0)
-            self._store.set("data_wait_ratio", ratio)
+            self._gauges["data_wait_ratio"] = min(max(wait / loop, 0.0), 1.0)
 
     def _take_loss(self, record: CallRecord) -> None:
         if record.is_first:
@@ -126,21 +132,19 @@ class TrainingFigures:
             if record.steps:
                 self._forget_loss()
             return
-        self._store.set("loss", record.mean_loss)
+        self._gauges["loss"] = record.mean_loss
         if not math.isfinite(record.mean_loss):
-            if self._mean.is_finite:
-                self._store.add("nonfinite_steps_total", 1)
+            self._sums["nonfinite_steps_total"] += self._mean.is_finite
             self._mean.lose(is_finite=False)
-            self._store.set("step_loss", None)
+            self._gauges["step_loss"] = None
             return
         self._mean.is_finite = True
         if record.rows == 0 or not record.steps:
             return
         loss = self._mean.advance(record.mean_loss, record.rows)
-        self._store.set("step_loss", loss)
-        if loss is None:
-            return
-        self._store.add("loss_spikes_total", self._spikes.is_spike(loss))
+        self._gauges["step_loss"] = loss
+        if loss is not None:
+            self._sums["loss_spikes_total"] += self._spikes.is_spike(loss)
 
     def _forget_loss(self) -> None:
         for name in ("loss", "step_loss", *_OF_LOSS):
@@ -157,6 +161,12 @@ class TrainingFigures:
         self._store.add("plan_changes_total", 1, reason=reason)
         if reason == "out_of_memory":
             self._store.add("oom_recoveries_total", 1)
+
+    def _take_failure(self) -> None:
+        if self._last_reason is not None:
+            self._store.add(
+                "plan_changes_failed_total", 1, reason=self._last_reason
+            )
 
     def _know_plan_changes(self) -> None:
         self._store.add("oom_recoveries_total", 0)

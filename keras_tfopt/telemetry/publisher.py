@@ -24,8 +24,8 @@ class Publisher(Protocol):
     def open(self, history: History) -> None:
         """Begins, in the thread of training."""
 
-    def handle(self, record: Any) -> None:
-        """Takes a record of the training thread."""
+    def handle(self, records: list[Any]) -> None:
+        """Takes what the training thread noted, oldest first."""
 
     def publish(self, history: History) -> None:
         """Publishes the newest values."""
@@ -59,10 +59,10 @@ class PublisherGroup:
         self._done.append(publisher)
         return all(p in self._done for p in self._publishers)
 
-    def handle(self, record: Any) -> None:
-        """Shows a record to all publishers."""
+    def handle(self, records: list[Any]) -> None:
+        """Shows records to all publishers."""
         for publisher in list(self._publishers):
-            self._guard(publisher, functools.partial(publisher.handle, record))
+            self._guard(publisher, functools.partial(publisher.handle, records))
 
     def publish(self, history: History, is_last: bool) -> None:
         """Lets those publish whose time has come.

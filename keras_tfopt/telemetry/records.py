@@ -27,6 +27,7 @@ class CallRecord(NamedTuple):
             optimizer was asked.
         plan: `ExecutionPlan` of the last step, or `None`.
         batch_rows: Integer or `None`. Rows of one of its batches.
+        hook_seconds: Float. What telemetry took on the training thread.
     """
 
     time: float
@@ -41,16 +42,7 @@ class CallRecord(NamedTuple):
     updates: int | None
     plan: ExecutionPlan | None
     batch_rows: int | None
-
-
-class HookCost(NamedTuple):
-    """Time that telemetry took on the training thread.
-
-    Attributes:
-        seconds: Float.
-    """
-
-    seconds: float
+    hook_seconds: float
 
 
 class EpochEnd(NamedTuple):

@@ -17,7 +17,6 @@ from keras_tfopt.telemetry.figures import TrainingFigures
 from keras_tfopt.telemetry.history import History
 from keras_tfopt.telemetry.publisher import Publisher
 from keras_tfopt.telemetry.publisher import PublisherGroup
-from keras_tfopt.telemetry.records import HookCost
 from keras_tfopt.telemetry.row_counter import RowCounter
 from keras_tfopt.telemetry.sources import AllocatorSource
 from keras_tfopt.telemetry.sources import build_info
@@ -176,10 +175,9 @@ class TelemetrySession:
 
     def _sample(self, is_last: bool) -> None:
         start = time.thread_time()
-        while self._records:
-            record = self._records.popleft()
-            self._figures.take(record)
-            self._publishers.handle(record)
+        records = [self._records.popleft() for _ in range(len(self._records))]
+        self._figures.take(records)
+        self._publishers.handle(records)
         poll(self.store, self._sources, self._failed_sources)
         if is_last or time.monotonic() > self._explain_at:
             self._explain_absences()
@@ -188,7 +186,9 @@ class TelemetrySession:
             self.store.set("last_step_timestamp_seconds", None)
         self._snapshot()
         self._publishers.publish(self.history, is_last)
-        self.put(HookCost(time.thread_time() - start))
+        self.store.add(
+            "telemetry_overhead_seconds_total", time.thread_time() - start
+        )
 
     def _explain_absences(self) -> None:
         self._explain_at = math.inf

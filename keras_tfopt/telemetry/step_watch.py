@@ -10,7 +10,6 @@ import keras
 from keras_tfopt import _compat
 from keras_tfopt.telemetry.records import CallRecord
 from keras_tfopt.telemetry.records import EpochEnd
-from keras_tfopt.telemetry.records import HookCost
 from keras_tfopt.telemetry.row_counter import RowCounter
 from keras_tfopt.telemetry.step_listener import StepListener
 
@@ -50,6 +49,7 @@ class StepWatch:
         self._last_read = 0.0
         self._last_wait = 0.0
         self._last_count = 0.0
+        self._hook_seconds = 0.0
         self.updates = self._read_updates()
 
     def begin_epoch(self) -> None:
@@ -68,7 +68,7 @@ class StepWatch:
             # A run that is restored inside of an epoch has rows behind it.
             self._last_count = self._read_count()
         self._start = time.perf_counter()
-        self._put(HookCost(self._start - start))
+        self._hook_seconds += self._start - start
 
     def end_call(self, last_batch: int, logs: Mapping[str, Any]) -> None:
         """Notes what a call of the step function did."""
@@ -97,12 +97,14 @@ class StepWatch:
                 self.updates if is_due else None,
                 self._listener.plan,
                 self._listener.batch_rows,
+                self._hook_seconds,
             )
         )
         self._is_first = False
         self._last_end = end
         self._last_wait = wait or 0.0
-        self._put(HookCost(time.perf_counter() - end))
+        # Told with the next call.
+        self._hook_seconds = time.perf_counter() - end
 
     def end_epoch(self, epoch: int, logs: Mapping[str, Any]) -> None:
         """Notes the logs of an epoch."""
@@ -137,6 +139,7 @@ class StepWatch:
                     None,
                     self._listener.plan,
                     self._listener.batch_rows,
+                    0.0,
                 )
             )
 

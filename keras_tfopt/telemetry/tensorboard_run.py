@@ -9,6 +9,7 @@ from tensorboard.plugins.hparams import api_pb2
 from tensorboard.plugins.hparams import summary as hparams_summary
 from tensorboard.plugins.hparams import summary_v2 as hparams
 
+from keras_tfopt.plan import PlanEvent
 from keras_tfopt.telemetry.catalogue import all_curves
 from keras_tfopt.telemetry.event_file import EventFile
 from keras_tfopt.telemetry.event_file import histogram_summary
@@ -80,39 +81,29 @@ class TensorBoardRun:
         self._file.write(latest.time, latest.step, *points)
         self._file.flush()
 
-    def write_epoch(self, end: EpochEnd) -> None:
-        """Writes the logs of an epoch."""
-        points = [
-            scalar_summary(f"{TAG_PREFIX}epoch/{name}", value)
-            for name, value in end.logs.items()
-        ]
-        self._file.write(end.time, end.updates, *points)
-        self._file.flush()
+    def write(self, record: Any) -> None:
+        """Writes what is more than a value at a time.
 
-    def write_change(self, change: PlanChange) -> None:
-        """Writes a plan event."""
-        event = change.event
-        text = (
-            f"Step {event.step}: {describe_change(event.old, event.new)}, "
-            f"{event.seconds:.1f} s lost. {event.reason}"
-        )
-        self._file.write(change.time, event.step, _text("plan_events", text))
-
-    def write_detail(self, detail: Detail) -> None:
-        """Writes a point of a curve that is in no catalogue."""
-        self._file.write(
-            detail.time,
-            detail.updates,
-            scalar_summary(TAG_PREFIX + detail.tag, detail.value),
-        )
-
-    def write_image(self, image: Image) -> None:
-        """Writes pictures."""
-        self._file.write(
-            image.time,
-            image.updates,
-            image_summary(TAG_PREFIX + image.tag, image.pixels),
-        )
+        Args:
+            record: `EpochEnd`, `PlanChange`, `Detail`, `Image`; anything else
+                is left out.
+        """
+        if isinstance(record, EpochEnd):
+            points = [
+                scalar_summary(f"{TAG_PREFIX}epoch/{name}", value)
+                for name, value in record.logs.items()
+            ]
+            self._file.write(record.time, record.updates, *points)
+            self._file.flush()
+        elif isinstance(record, PlanChange):
+            text = _text("plan_events", _sentence(record.event))
+            self._file.write(record.time, record.event.step, text)
+        elif isinstance(record, Detail):
+            point = scalar_summary(TAG_PREFIX + record.tag, record.value)
+            self._file.write(record.time, record.updates, point)
+        elif isinstance(record, Image):
+            image = image_summary(TAG_PREFIX + record.tag, record.pixels)
+            self._file.write(record.time, record.updates, image)
 
     def write_weights(self, step: int, variables: list[Any]) -> None:
         """Writes the distribution of each variable, read one by one."""
@@ -143,3 +134,10 @@ class TensorBoardRun:
 
 def _text(name: str, text: str) -> Any:
     return text_summary(f"{TAG_PREFIX}{name}", text)
+
+
+def _sentence(event: PlanEvent) -> str:
+    return (
+        f"Step {event.step}: {describe_change(event.old, event.new)}, "
+        f"{event.seconds:.1f} s lost. {event.reason}"
+    )

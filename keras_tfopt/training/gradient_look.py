@@ -49,18 +49,19 @@ class GradientLook:
     def __call__(self, step: Any, result: StepResult) -> list[Any]:
         """Measures what is going to be written."""
         is_due = tf.equal(self._steps % self._every, 0)
-        weights = [tf.convert_to_tensor(v.value) for v in step.trainable]
-        norms, kept = tf.cond(
-            is_due,
-            lambda: (
-                self._gradient_figures(result, weights),
-                [tf.identity(weight) for weight in weights],
-            ),
-            lambda: (
-                tf.zeros((len(weights), 3)),
-                [tf.zeros([0] * len(w.shape), w.dtype) for w in weights],
-            ),
-        )
+
+        def measure() -> tuple[tf.Tensor, list[tf.Tensor]]:
+            # Read here: whoever holds a weight makes its update copy it.
+            weights = [tf.convert_to_tensor(v.value) for v in step.trainable]
+            return self._gradient_figures(result, weights), weights
+
+        def skip() -> tuple[tf.Tensor, list[tf.Tensor]]:
+            empty = [
+                tf.zeros([0] * len(v.shape), v.dtype) for v in step.trainable
+            ]
+            return tf.zeros((len(empty), 3)), empty
+
+        norms, kept = tf.cond(is_due, measure, skip)
         self._seen = is_due, norms, kept
         return [norms, *kept]
 

@@ -15,8 +15,8 @@ class Capture(TelemetryCallback):
         self.history = history
         self.calls.append("open")
 
-    def handle(self, record):
-        self.records.append(record)
+    def handle(self, records):
+        self.records += records
 
     def publish(self, history):
         self.last = history.latest

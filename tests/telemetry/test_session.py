@@ -9,9 +9,12 @@ import tensorflow as tf
 
 from keras_tfopt import AccumModel
 from keras_tfopt import callbacks
+from keras_tfopt.telemetry.figures import TrainingFigures
+from keras_tfopt.telemetry.records import CallRecord
 from keras_tfopt.telemetry.records import EpochEnd
 from keras_tfopt.telemetry.records import PlanChange
 from keras_tfopt.telemetry.session import session_of
+from keras_tfopt.telemetry.store import MetricStore
 from tests import builders
 from tests import models
 from tests.telemetry.capture import Capture
@@ -87,15 +90,14 @@ def test_rows_of_a_dataset_come_from_the_metric_of_the_loss():
 def test_loss_is_that_of_the_step(cls):
     model = models.regressor(cls)
     capture, expected = Capture(), StepLosses()
-    found = []
+    models.fit(model, callbacks=[capture, expected])
 
-    class Spy(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            session_of(self.model)._sample(is_last=False)
-            found.append(session_of(self.model).store.snapshot(0.0, 0))
-
-    models.fit(model, callbacks=[capture, expected, Spy()])
-    losses = [snapshot.of("step_loss")[()] for snapshot in found]
+    store = MetricStore()
+    figures = TrainingFigures(store)
+    losses = []
+    for record in capture.of_kind(CallRecord):
+        figures.take([record])
+        losses.append(store.snapshot(0.0, 0).of("step_loss")[()])
     assert losses == pytest.approx(expected.losses, rel=1e-5)
 
 
