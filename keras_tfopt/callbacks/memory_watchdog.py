@@ -2,13 +2,14 @@
 
 import collections
 from collections.abc import Callable
-import dataclasses
 import logging
 from typing import Any
 
 import keras
 
-from keras_tfopt.memory.alarm import Alarm
+from keras_tfopt.memory.breaches import HOST
+from keras_tfopt.memory.breaches import BreachJudge
+from keras_tfopt.memory.breaches import MemoryBreach
 from keras_tfopt.memory.limit import compute_devices
 from keras_tfopt.memory.limit import default_device
 from keras_tfopt.memory.periodic_thread import PeriodicThread
@@ -26,23 +27,6 @@ from keras_tfopt.training.plan_control import PlanControl
 
 _logger = logging.getLogger("keras_tfopt")
 _MIB = 2**20
-
-
-@dataclasses.dataclass(frozen=True)
-class MemoryBreach:
-    """A moment at which memory was too full, and a warning was given.
-
-    Attributes:
-        time: Float. Seconds since 1970.
-        step: Integer. Batches that `fit` had finished.
-        device: String. Name of a logical device, or `"host"`.
-        utilization_ratio: Float. Share of the limit that was in use.
-    """
-
-    time: float
-    step: int
-    device: str
-    utilization_ratio: float
 
 
 class MemoryWatchdog(keras.callbacks.Callback):
@@ -165,7 +149,7 @@ class MemoryWatchdog(keras.callbacks.Callback):
         self._breaches: collections.deque[MemoryBreach] = collections.deque(
             maxlen=max_readings
         )
-        self._alarms: dict[str, Alarm] = {}
+        self._judge: BreachJudge | None = None
         self._reader: Any = None
         self._thread: PeriodicThread | None = None
         self._pressure: MemoryPressure | None = None
@@ -203,6 +187,12 @@ class MemoryWatchdog(keras.callbacks.Callback):
         """
         self._stop()
         self._step = self._steps_before = 0
+        self._judge = BreachJudge(
+            self.max_utilization,
+            self.max_host_utilization,
+            self.hysteresis,
+            self.cooldown_seconds,
+        )
         self._reader = MemoryReader(compute_devices(), self.limit_bytes)
         try:
             if self.on_breach == "shrink":
@@ -265,56 +255,28 @@ class MemoryWatchdog(keras.callbacks.Callback):
         """Reads once, judges, and passes the reading on; in the thread."""
         reading = self._reader.read(self._step)
         self._readings.append(reading)
-        for device in reading.devices:
-            if self._pressure is not None:
+        if self._pressure is not None:
+            for device in reading.devices:
                 self._pressure.report(device)
-            self._judge(
-                reading,
-                device.device,
-                device.utilization_ratio,
-                self.max_utilization,
-                device.limit_bytes,
-            )
-        self._judge(
-            reading,
-            "host",
-            reading.host.utilization_ratio,
-            self.max_host_utilization,
-            reading.host.limit_bytes,
-        )
+        for breach in self._judge.judge(reading) if self._judge else ():
+            self._breaches.append(breach)
+            self._warn(breach)
         if self.on_reading is not None:
             self.on_reading(reading)
 
-    def _judge(
-        self,
-        reading: MemoryReading,
-        device: str,
-        utilization: float | None,
-        threshold: float,
-        limit: int | None,
-    ) -> None:
-        if utilization is None:
-            return
-        alarm = self._alarms.setdefault(
-            device, Alarm(threshold, self.hysteresis, self.cooldown_seconds)
-        )
-        if not alarm.update(utilization, reading.time):
-            return
-        self._breaches.append(
-            MemoryBreach(reading.time, reading.step, device, utilization)
-        )
+    def _warn(self, breach: MemoryBreach) -> None:
         _logger.warning(
             "Memory of %s is %.0f %% full at step %d, of %.0f MiB. %s",
-            device,
-            100 * utilization,
-            reading.step,
-            (limit or 0) / _MIB,
-            _ADVICE["host" if device == "host" else self.on_breach],
+            breach.device,
+            100 * breach.utilization_ratio,
+            breach.step,
+            breach.limit_bytes / _MIB,
+            _ADVICE[HOST if breach.device == HOST else self.on_breach],
         )
 
 
 _ADVICE = {
-    "host": "Above the limit the kernel kills the process: keep less data in "
+    HOST: "Above the limit the kernel kills the process: keep less data in "
     "memory, and shorter buffers and fewer workers in the input pipeline.",
     "warn": "Smaller micro-batches need less: see `microbatch_size`, or "
     "`on_breach='shrink'`.",

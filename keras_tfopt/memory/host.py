@@ -41,7 +41,7 @@ class HostMemory:
 
 
 def read_host_memory(proc: pathlib.Path = _PROC) -> HostMemory:
-    """Reads the memory of the host in some 100 microseconds.
+    """Reads the memory of the host, in less than a millisecond.
 
     What the kernel does not tell is `None`, and one INFO line in the log says
     why.

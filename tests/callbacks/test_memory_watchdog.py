@@ -114,6 +114,15 @@ def test_readings(counting):
     assert watching_threads() == []
 
 
+def test_others_who_follow_the_peak_keep_theirs(counting):
+    window = PeakWindow("CPU:0")
+    watchdog = callbacks.MemoryWatchdog(interval_seconds=SOON)
+    fit_wide(wide(keras.Model), callbacks=[watchdog, Wait(watchdog)])
+    peaks = [reading.devices[0].peak_bytes for reading in watchdog.readings]
+    assert min(peaks) < max(peaks)
+    assert window.read().peak_bytes >= max(peaks)
+
+
 def test_readings_are_bounded():
     watchdog = callbacks.MemoryWatchdog(interval_seconds=SOON, max_readings=3)
     model = models.regressor(keras.Model)
