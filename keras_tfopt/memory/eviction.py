@@ -16,8 +16,6 @@ from keras_tfopt import _compat_memory
 # What is smaller stays: it would free next to nothing, and a scalar without a
 # value would not stop a computation.
 MIN_BYTES = 4096
-# A large variable comes back in parts, so that it never needs room twice.
-_PART_BYTES = 2**23
 
 
 class Store(Protocol):
@@ -170,16 +168,22 @@ def read(variable: tf.Variable) -> np.ndarray:
 def _write(variable: tf.Variable, array: np.ndarray) -> None:
     """Gives a variable without a buffer a new one."""
     with tf.device(variable.device):
-        if array.nbytes <= _PART_BYTES or array.shape[0] == 1:
-            # TensorFlow may take an array for the buffer itself.
-            value = tf.raw_ops.DeepCopy(x=tf.constant(array))
-            _assign(variable, value)
-            return
-        _assign(variable, tf.zeros(array.shape, variable.dtype))
-        rows = max(_PART_BYTES * array.shape[0] // array.nbytes, 1)
-        for start in range(0, array.shape[0], rows):
-            part = array[start : start + rows]
-            variable[start : start + rows].assign(part)
+        value = tf.constant(array)
+        if may_share(value, array):
+            value = tf.raw_ops.DeepCopy(x=value)
+        _assign(variable, value)
+
+
+def may_share(tensor: tf.Tensor, array: np.ndarray) -> bool:
+    """Whether TensorFlow may have taken an array for the buffer of a tensor."""
+    if "CPU" not in tensor.device:
+        return False
+    try:
+        view = np.frombuffer(memoryview(tensor), np.uint8)
+    except (TypeError, ValueError):
+        # Not every type has a format of the buffer protocol.
+        return True
+    return np.may_share_memory(view, array)
 
 
 def _release(variable: tf.Variable) -> None:
