@@ -24,6 +24,9 @@ class Store(Protocol):
     def save(self, arrays: Sequence[np.ndarray]) -> None:
         """Keeps arrays; those it has kept are safe when it returns."""
 
+    def stage(self) -> None:
+        """Makes ready what `load` is going to return."""
+
     def load(self) -> list[np.ndarray]:
         """Returns the arrays, bit for bit."""
 
@@ -40,6 +43,9 @@ class HostStore:
     def save(self, arrays: Sequence[np.ndarray]) -> None:
         """Keeps arrays."""
         self._arrays = list(arrays)
+
+    def stage(self) -> None:
+        """Does nothing: they are ready."""
 
     def load(self) -> list[np.ndarray]:
         """Returns the arrays."""
@@ -102,6 +108,12 @@ class Eviction:
     def is_away(self) -> bool:
         """Whether there are values that are not back."""
         return bool(self._away)
+
+    def stage(self) -> None:
+        """Makes the values ready to come back, on the host."""
+        with self._lock:
+            if self._away:
+                self._store.stage()
 
     def restore(self) -> None:
         """Brings all values back, the largest first, and empties the store."""

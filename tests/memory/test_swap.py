@@ -114,6 +114,19 @@ def test_a_fetch_waits_for_the_prefetch_under_way(three, monkeypatch):
     assert three.counters.misses == 0
 
 
+def test_a_prefetch_without_room_reads_the_disk(tmp_path):
+    with SwapManager(BYTES, tier="disk", directory=tmp_path) as swap:
+        for number, name in enumerate("ab"):
+            swap.add(name, group(number))
+        assert swap.prefetch("a").result() is False
+        store = swap._groups["a"]._eviction._store
+        # What is read ahead is not read again.
+        store._file.close()
+        swap.fetch("a")
+        assert swap._groups["a"].variables()[0].numpy().sum() == 0
+        assert swap.resident == ("a",)
+
+
 def network(cls=keras.Model):
     inputs = keras.Input((64,))
     model = cls(inputs, keras.layers.Dense(64, name="dense")(inputs))
