@@ -6,11 +6,17 @@ import gc
 import time
 from typing import Any
 
+import tensorflow as tf
+
+from keras_tfopt.errors import OutOfMemoryError
+from keras_tfopt.errors import allocation_line
 from keras_tfopt.memory.eviction import Eviction
 from keras_tfopt.memory.eviction import evictable
 from keras_tfopt.memory.eviction import is_away
 from keras_tfopt.memory.fragmentation import Fragmentation
 from keras_tfopt.memory.fragmentation import read_fragmentation
+
+_ATTEMPTS = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +89,8 @@ def compact(variables: Sequence[Any], device: str = "CPU:0") -> Compaction:
 
     Raises:
         ValueError: If a variable is spread over replicas.
+        OutOfMemoryError: If something else has taken the room meanwhile, or
+            holds the values that were moved. No value is lost.
     """
     # Dead models are reference cycles, and hold what they held.
     gc.collect()
@@ -95,8 +103,30 @@ def compact(variables: Sequence[Any], device: str = "CPU:0") -> Compaction:
         if not is_away(variable) and variable.device.endswith(name)
     ]
     eviction = Eviction(moved)
-    eviction.restore()
+    _bring_back(eviction)
     seconds = time.perf_counter() - start
     return Compaction(
         eviction.bytes, seconds, before, read_fragmentation(device)
     )
+
+
+def _bring_back(eviction: Eviction) -> None:
+    """Brings values back, also when others take their time to let go of them.
+
+    A backup that is being written holds the values of its step. TensorFlow's
+    allocator waits some seconds for them in each attempt.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            eviction.restore()
+            return
+        except tf.errors.ResourceExhaustedError as error:
+            if attempt + 1 < _ATTEMPTS:
+                continue
+            raise OutOfMemoryError(
+                "Variables that were moved to the host do not fit onto the "
+                f"device any more. Received: {allocation_line(error)}. "
+                "Expected: the room that they had. Their values are on the "
+                "host, and come back when something is freed and Python uses "
+                "them, as to save the model."
+            ) from error

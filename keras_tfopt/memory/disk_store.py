@@ -23,6 +23,7 @@ class DiskStore:
         self._directory = directory
         self._file: IO[bytes] | None = None
         self._parts: list[tuple[np.dtype, tuple[int, ...], int]] = []
+        self._staged: list[np.ndarray] | None = None
 
     def save(self, arrays: Sequence[np.ndarray]) -> None:
         """Keeps arrays.
@@ -52,12 +53,30 @@ class DiskStore:
             ) from error
         self._file, self._parts = file, parts
 
+    def stage(self) -> None:
+        """Reads the arrays into the memory of the host, for `load`.
+
+        Raises:
+            OSError: If the file does not hold what was written.
+        """
+        if self._staged is None:
+            self._staged = self._read()
+
     def load(self) -> list[np.ndarray]:
         """Returns the arrays.
 
         Raises:
             OSError: If the file does not hold what was written.
         """
+        return self._read() if self._staged is None else self._staged
+
+    def discard(self) -> None:
+        """Removes the file."""
+        if self._file is not None:
+            self._file.close()
+        self._file, self._parts, self._staged = None, [], None
+
+    def _read(self) -> list[np.ndarray]:
         if self._file is None:
             return []
         self._file.seek(0)
@@ -74,12 +93,6 @@ class DiskStore:
                 )
             arrays.append(data.view(dtype).reshape(shape))
         return arrays
-
-    def discard(self) -> None:
-        """Removes the file."""
-        if self._file is not None:
-            self._file.close()
-        self._file, self._parts = None, []
 
 
 def _as_bytes(array: np.ndarray) -> np.ndarray:

@@ -16,8 +16,6 @@ from keras_tfopt import _compat_memory
 # What is smaller stays: it would free next to nothing, and a scalar without a
 # value would not stop a computation.
 MIN_BYTES = 4096
-# A large variable comes back in parts, so that it never needs room twice.
-_PART_BYTES = 2**23
 
 
 class Store(Protocol):
@@ -25,6 +23,9 @@ class Store(Protocol):
 
     def save(self, arrays: Sequence[np.ndarray]) -> None:
         """Keeps arrays; those it has kept are safe when it returns."""
+
+    def stage(self) -> None:
+        """Makes ready what `load` is going to return."""
 
     def load(self) -> list[np.ndarray]:
         """Returns the arrays, bit for bit."""
@@ -42,6 +43,9 @@ class HostStore:
     def save(self, arrays: Sequence[np.ndarray]) -> None:
         """Keeps arrays."""
         self._arrays = list(arrays)
+
+    def stage(self) -> None:
+        """Does nothing: they are ready."""
 
     def load(self) -> list[np.ndarray]:
         """Returns the arrays."""
@@ -104,6 +108,12 @@ class Eviction:
     def is_away(self) -> bool:
         """Whether there are values that are not back."""
         return bool(self._away)
+
+    def stage(self) -> None:
+        """Makes the values ready to come back, on the host."""
+        with self._lock:
+            if self._away:
+                self._store.stage()
 
     def restore(self) -> None:
         """Brings all values back, the largest first, and empties the store."""
@@ -170,16 +180,22 @@ def read(variable: tf.Variable) -> np.ndarray:
 def _write(variable: tf.Variable, array: np.ndarray) -> None:
     """Gives a variable without a buffer a new one."""
     with tf.device(variable.device):
-        if array.nbytes <= _PART_BYTES or array.shape[0] == 1:
-            # TensorFlow may take an array for the buffer itself.
-            value = tf.raw_ops.DeepCopy(x=tf.constant(array))
-            _assign(variable, value)
-            return
-        _assign(variable, tf.zeros(array.shape, variable.dtype))
-        rows = max(_PART_BYTES * array.shape[0] // array.nbytes, 1)
-        for start in range(0, array.shape[0], rows):
-            part = array[start : start + rows]
-            variable[start : start + rows].assign(part)
+        value = tf.constant(array)
+        if may_share(value, array):
+            value = tf.raw_ops.DeepCopy(x=value)
+        _assign(variable, value)
+
+
+def may_share(tensor: tf.Tensor, array: np.ndarray) -> bool:
+    """Whether TensorFlow may have taken an array for the buffer of a tensor."""
+    if "CPU" not in tensor.device:
+        return False
+    try:
+        view = np.frombuffer(memoryview(tensor), np.uint8)
+    except (TypeError, ValueError):
+        # Not every type has a format of the buffer protocol.
+        return True
+    return np.may_share_memory(view, array)
 
 
 def _release(variable: tf.Variable) -> None:

@@ -246,9 +246,11 @@ class SwapManager:
             self._evict(group)
 
     def prefetch(self, name: str) -> concurrent.futures.Future:
-        """Brings a group back on another thread, if there is room for it.
+        """Brings a group back on another thread, as far as there is room.
 
-        No other group leaves for it, so that nothing in use can be hit.
+        No other group leaves for it, so that nothing in use can be hit. Where
+        the device has no room, what is on the disk is read into the host's
+        memory.
 
         Args:
             name: String.
@@ -279,7 +281,11 @@ class SwapManager:
 
     def _prefetch(self, group: SwapGroup) -> bool:
         with group.lock:
-            if not group.is_resident and self._excess(group.bytes) <= 0:
+            if group.is_resident:
+                return True
+            if self._excess(group.bytes) > 0:
+                group.stage()
+            else:
                 group.is_arriving = True
                 try:
                     self._restore(group)

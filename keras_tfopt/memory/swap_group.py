@@ -85,6 +85,11 @@ class SwapGroup:
         )
         return self._eviction.bytes
 
+    def stage(self) -> None:
+        """Makes the values ready to come back, on the host."""
+        if self._eviction is not None:
+            self._eviction.stage()
+
     def restore(self) -> int:
         """Brings all values back, and returns the bytes."""
         if self._eviction is None:

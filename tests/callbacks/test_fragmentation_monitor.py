@@ -107,6 +107,16 @@ def test_what_does_not_help_becomes_rare(figures, monkeypatch, caplog):
     assert len(monitor.compactions) == len(moves)
 
 
+def test_yields_to_another_profiler(tmp_path, caplog):
+    profiler = keras.callbacks.TensorBoard(tmp_path, profile_batch=(3, 8))
+    monitor = callbacks.FragmentationMonitor(interval_steps=1)
+    model = models.regressor(keras.Model)
+    with caplog.at_level(logging.INFO, "keras_tfopt"):
+        models.fit(model, callbacks=[profiler, monitor], batch_size=2)
+    assert "another profiler session runs" in caplog.text
+    assert list(tmp_path.rglob("*.xplane.pb"))
+
+
 def test_gives_the_guard_back():
     model = fit(callbacks.FragmentationMonitor(on_breach="compact"))
     assert "make_train_function" not in vars(model)

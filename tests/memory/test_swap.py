@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_tfopt import AccumModel
+from keras_tfopt.checkpoint.variables import snapshot
+from keras_tfopt.checkpoint.variables import variables_of
 from keras_tfopt.memory import SwapManager
 from keras_tfopt.memory import swap_budget
 from keras_tfopt.memory.disk_store import DiskStore
@@ -111,10 +114,22 @@ def test_a_fetch_waits_for_the_prefetch_under_way(three, monkeypatch):
     assert three.counters.misses == 0
 
 
-def network(width=64):
-    model = keras.Sequential(
-        [keras.Input((width,)), keras.layers.Dense(width, name="dense")]
-    )
+def test_a_prefetch_without_room_reads_the_disk(tmp_path):
+    with SwapManager(BYTES, tier="disk", directory=tmp_path) as swap:
+        for number, name in enumerate("ab"):
+            swap.add(name, group(number))
+        assert swap.prefetch("a").result() is False
+        store = swap._groups["a"]._eviction._store
+        # What is read ahead is not read again.
+        store._file.close()
+        swap.fetch("a")
+        assert swap._groups["a"].variables()[0].numpy().sum() == 0
+        assert swap.resident == ("a",)
+
+
+def network(cls=keras.Model):
+    inputs = keras.Input((64,))
+    model = cls(inputs, keras.layers.Dense(64, name="dense")(inputs))
     model.compile("adam", "mse")
     return model
 
@@ -131,16 +146,18 @@ def by_turns(models, rounds=3):
             model.predict(X, verbose=0)
 
 
-@pytest.mark.parametrize("tier", ["host", "disk"])
-def test_training_by_turns_is_the_same(tier, tmp_path):
-    def models():
+@pytest.mark.parametrize(
+    ("tier", "cls"), [("host", AccumModel), ("disk", keras.Model)]
+)
+def test_training_by_turns_is_the_same(tier, cls, tmp_path):
+    def models(cls):
         keras.utils.clear_session()
         keras.utils.set_random_seed(0)
-        return [network(), network()]
+        return [network(cls), network(cls)]
 
-    stock = models()
+    stock = models(keras.Model)
     by_turns(stock)
-    swapped = models()
+    swapped = models(cls)
     swap = SwapManager(
         4 * BYTES, tier=tier, directory=tmp_path if tier == "disk" else None
     )
@@ -170,6 +187,19 @@ def test_what_is_away_is_saved_as_it_is(tmp_path):
         assert swap.resident == ("model",)
     other.load_weights(tmp_path / "a.weights.h5")
     np.testing.assert_array_equal(other.get_weights()[0], expected)
+
+
+def test_a_backup_holds_what_is_away():
+    model = network()
+    model.fit(X, X, verbose=0)
+    everything = variables_of(model)
+    expected = [np.asarray(value) for value in snapshot(everything)]
+    slots = [v for v in model.optimizer.variables if "momentum" in v.path]
+    with SwapManager(budget_bytes=1) as swap:
+        swap.add("slots", slots)
+        assert not swap.resident
+        for value, wanted in zip(snapshot(everything), expected, strict=True):
+            np.testing.assert_array_equal(value, wanted)
 
 
 def test_a_function_of_ones_own():
