@@ -57,10 +57,9 @@ def docstring_examples():
 
 
 def readme_examples():
-    """Yields each example of the README with a name for its test."""
+    """Yields the examples of the README, each of which goes on from others."""
     blocks = code_blocks(README.read_text(encoding="utf-8"))
-    for number, code in enumerate(blocks):
-        yield pytest.param(code, id=f"README-{number}")
+    yield pytest.param("\n".join(blocks), id="README")
 
 
 @pytest.mark.parametrize("code", [*docstring_examples(), *readme_examples()])
