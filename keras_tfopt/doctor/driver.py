@@ -9,6 +9,9 @@ from keras_tfopt.doctor.finding import Finding
 from keras_tfopt.memory.driver import Driver
 from keras_tfopt.memory.driver_reading import DriverReading
 from keras_tfopt.memory.gpus import Gpu
+from keras_tfopt.memory.nearest_gpus import nearest_gpus
+from keras_tfopt.memory.topology import Topology
+from keras_tfopt.memory.topology import cpus_near
 
 TOPIC = "driver"
 _GIB = 2**30
@@ -28,8 +31,36 @@ def examine_driver() -> Iterator[Finding]:
             reading = driver.read(gpu.uuid)
             if reading is not None:
                 yield from examine_gpu(gpu, reading)
+        yield from examine_topology(driver.topology())
     finally:
         driver.close()
+
+
+def examine_topology(topology: Topology) -> Iterator[Finding]:
+    """Yields the ways between GPUs, and which of them to train on.
+
+    Args:
+        topology: `Topology`.
+    """
+    available = len(topology.gpus)
+    if available < 2:
+        return
+    for gpu, row in zip(topology.gpus, topology.links, strict=True):
+        ways = " ".join(f"{link!s:>4}" for link in row)
+        cpus = cpus_near(gpu)
+        near = f"; processors {cpus}" if cpus else ""
+        yield Finding(TOPIC, OK, f"GPU {gpu.index}: {ways}{near}")
+    count = 2
+    while count < available:
+        places = nearest_gpus(topology, count)
+        names = ",".join(str(topology.gpus[place].index) for place in places)
+        yield Finding(
+            TOPIC,
+            INFO,
+            f"of {count} GPUs, {names} are nearest to each other",
+            f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={names}",
+        )
+        count *= 2
 
 
 def examine_gpu(gpu: Gpu, reading: DriverReading) -> Iterator[Finding]:

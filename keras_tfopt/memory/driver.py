@@ -9,6 +9,8 @@ from keras_tfopt.memory.driver_reading import DriverReading
 from keras_tfopt.memory.gpus import Gpu
 from keras_tfopt.memory.gpus import MigInstance
 from keras_tfopt.memory.gpus import pci_address
+from keras_tfopt.memory.topology import Topology
+from keras_tfopt.memory.topology import read_topology
 
 _READINGS = "readings of the NVIDIA driver"
 
@@ -74,6 +76,14 @@ class Driver:
         count = self._ask("GPUs", self._nvml.nvmlDeviceGetCount)
         found = (self._gpu(index) for index in range(count or 0))
         return tuple(gpu for gpu in found if gpu is not None)
+
+    def topology(self) -> Topology:
+        """Returns how the GPUs of the machine are connected."""
+
+        def ask(function: Callable, *arguments: Any) -> Any:
+            return self._ask("connections of GPUs", function, *arguments)
+
+        return read_topology(self._nvml, self.gpus(), ask)
 
     def read(self, uuid: str) -> DriverReading | None:
         """Reads what the driver says about a GPU.

@@ -98,8 +98,21 @@ def test_gpus_that_others_use_are_named(monkeypatch):
     library.load(monkeypatch, "gpus=2")
     findings = list(driver.examine_driver())
     shown = [found.text for found in findings if found.severity == "ok"]
-    assert [text.partition(",")[0] for text in shown] == ["GPU 0", "GPU 1"]
+    assert [text[:5] for text in shown] == ["GPU 0", "GPU 1"] * 2
     assert "16.0 GiB" in shown[0]
+    assert "PHB" in shown[2]
+
+
+def test_near_gpus_are_proposed(monkeypatch):
+    library.load(monkeypatch, "islands")
+    proposed = [
+        found for found in driver.examine_driver() if found.severity == "info"
+    ]
+    assert [found.text[:16] for found in proposed] == [
+        "of 2 GPUs, 0,1 a",
+        "of 4 GPUs, 0,1,2",
+    ]
+    assert "CUDA_VISIBLE_DEVICES=0,1,2,3" in proposed[1].advice
 
 
 def test_hot_and_shared_gpu():
