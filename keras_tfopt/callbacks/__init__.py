@@ -34,6 +34,9 @@ from keras_tfopt.callbacks.prometheus_exporter import (
 from keras_tfopt.callbacks.tensorboard_dashboard import (
     TensorBoardDashboard as TensorBoardDashboard,
 )
+from keras_tfopt.callbacks.training_summary import (
+    TrainingSummary as TrainingSummary,
+)
 from keras_tfopt.callbacks.xla_compilation import (
     XLACompilation as XLACompilation,
 )

@@ -70,6 +70,13 @@ def monitoring_effects(section: MonitoringSection) -> Iterator[Effect]:
             ),
             splits=True,
         )
+    if section.summary:
+        yield Effect(
+            "monitoring.summary",
+            FIT,
+            "TrainingSummary: a table at the end, where `fit` prints",
+            callbacks.TrainingSummary,
+        )
     if section.max_slowdown is not None:
         yield Effect(
             "monitoring.max_slowdown",

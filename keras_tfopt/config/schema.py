@@ -203,6 +203,8 @@ class MonitoringSection(_Section):
     """Folder for TensorBoard."""
     json_lines: str | None = None
     """File for a log of JSON lines."""
+    summary: Switch = True
+    """Whether a table at the end of `fit` tells what happened."""
     max_slowdown: Annotated[float, pydantic.Field(ge=1)] | None = None
     """A change of plan that makes steps slower by this factor is taken back."""
     gradients_every: Count | None = None

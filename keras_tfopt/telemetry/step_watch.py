@@ -42,6 +42,8 @@ class StepWatch:
         self._steps_per_epoch = steps_per_epoch
         self._put = put
         self._listener = StepListener(put)
+        # Plans may change before the first step.
+        self._listener.follow(model.train_function)
         self._first_batch = 0
         self._batches = 0
         self._is_first = True
@@ -54,6 +56,7 @@ class StepWatch:
 
     def begin_epoch(self) -> None:
         """Notes that all means begin anew."""
+        self._listener.follow(self._model.train_function)
         self._is_first = True
 
     def begin_call(self, first_batch: int) -> None:

@@ -43,6 +43,7 @@ VALUES = {
     "monitoring.metrics_addr": "0.0.0.0",
     "monitoring.tensorboard_dir": "logs",
     "monitoring.json_lines": "log.jsonl",
+    "monitoring.summary": False,
     "monitoring.max_slowdown": 7,
     "monitoring.gradients_every": 7,
     "monitoring.alert_thresholds": {"data_wait": 0.7},
@@ -112,9 +113,9 @@ def test_alert_thresholds_are_those_of_the_catalogue():
         }
     )
     checked = validate(Configuration, document).tensorflow_optimization
-    (effect,) = building.effects_of(checked)
+    effects = {e.key: e for e in building.effects_of(checked)}
 
-    notifier = effect.apply()
+    notifier = effects["monitoring.alert_thresholds"].apply()
 
     values = {alert.name: alert.condition for alert in notifier._alerts}
     almost_full = values["KerasTfoptMemoryAlmostFull"]

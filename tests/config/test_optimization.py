@@ -112,6 +112,7 @@ def test_every_monitor_that_is_asked_for_is_there():
         callbacks.OOMRecovery,
         callbacks.PlanRollback,
         callbacks.PrometheusExporter,
+        callbacks.TrainingSummary,
     }
     monitor = by_class[callbacks.FragmentationMonitor]
     assert monitor.interval_steps == 7
