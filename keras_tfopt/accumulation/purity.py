@@ -88,6 +88,26 @@ def find_effects(function: tf.types.experimental.ConcreteFunction) -> Effects:
     )
 
 
+def unrepeatable(operations: list[tf.Operation]) -> list[str]:
+    """Describes operations that would not do the same a second time.
+
+    Args:
+        operations: Operations of a graph; functions that they call are looked
+            into.
+    """
+    reasons = []
+    for operation in operations:
+        if operation.type in _RANDOM_OPS:
+            reasons.append(f"'{operation.name}' draws from a hidden generator")
+        elif operation.type in _PYTHON_OPS:
+            reasons.append(f"'{operation.name}' calls a Python function")
+        elif _written(operation):
+            reasons.append(f"'{operation.name}' writes a variable past Keras")
+        for graph in _compat.called_graphs(operation):
+            reasons += unrepeatable(graph.get_operations())
+    return reasons
+
+
 def _all_nodes(graph: tf.Graph) -> Iterator[tf.compat.v1.NodeDef]:
     """Iterates over the nodes of a graph and of the functions that it calls."""
     definition = graph.as_graph_def()

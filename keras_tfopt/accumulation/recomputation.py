@@ -10,7 +10,6 @@ one.
 
 from collections.abc import Callable
 from collections.abc import Sequence
-import dataclasses
 from typing import Any
 
 import keras
@@ -18,6 +17,10 @@ import tensorflow as tf
 
 from keras_tfopt import _compat
 from keras_tfopt import _compat_remat
+from keras_tfopt.accumulation.backward_order import After
+from keras_tfopt.accumulation.backward_order import together
+from keras_tfopt.accumulation.flat_nest import FlatNest
+from keras_tfopt.accumulation.purity import unrepeatable
 from keras_tfopt.accumulation.scope import RecordingScope
 
 
@@ -44,7 +47,7 @@ class Recomputed:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function now, and again when its gradient is asked for."""
-        inputs = _Tensors.of((args, kwargs))
+        inputs = FlatNest.of((args, kwargs))
         if inputs.is_symbolic:
             return self._function(*args, **kwargs)
         state = _compat_remat.call_state()
@@ -52,13 +55,15 @@ class Recomputed:
         known = _count_operations()
         with _compat_remat.stop_recording():
             outputs, losses = self._run(inputs, inputs.tensors, scope)
+        made = _operations()[known:]
+        _check(made)
         # Recorded by tapes, unlike the readings inside.
         values = [
             tf.convert_to_tensor(scope.outer_value(variable))
             for variable in scope.read
         ]
         sources = [*inputs.tensors, *values]
-        captured = _captured(known, sources)
+        captured = _captured(made, sources)
         differentiable = _floats([*outputs.tensors, *losses])
         roots = _floats([*sources, *captured])
 
@@ -86,19 +91,19 @@ class Recomputed:
 
     def _run(
         self,
-        inputs: "_Tensors",
+        inputs: FlatNest,
         tensors: list[tf.Tensor],
         scope: "_BlockScope",
-    ) -> tuple["_Tensors", list[tf.Tensor]]:
+    ) -> tuple[FlatNest, list[tf.Tensor]]:
         """Calls the function on given tensors in a scope."""
         args, kwargs = inputs.with_tensors(tensors).nest
         with scope:
             result = self._function(*args, **kwargs)
-        return _Tensors.of(result), list(scope.losses)
+        return FlatNest.of(result), list(scope.losses)
 
     def _backward(
         self,
-        inputs: "_Tensors",
+        inputs: FlatNest,
         variables: list[keras.Variable],
         values: list[tf.Tensor],
         captured: list[tf.Tensor],
@@ -106,7 +111,7 @@ class Recomputed:
     ) -> list[Any]:
         """Calls the function again and differentiates it."""
         is_compiled = self._is_compiled or _compat_remat.is_in_xla()
-        after = _After(upstream, is_compiled)
+        after = After(upstream, is_compiled)
         tensors = [after(tensor) for tensor in inputs.tensors]
         weights = [
             after(value, is_weight=variable.trainable)
@@ -132,7 +137,7 @@ class Recomputed:
         ):
             index = _index(sources, weights[_index(variables, variable)])
             gradients[index] = _sum(gradients[index], gradient)
-        return _together(gradients[: len(sources)])
+        return together(gradients[: len(sources)])
 
     def _add_losses(
         self, found: list[tf.Tensor], attached: list[tf.Tensor]
@@ -193,129 +198,6 @@ class _BlockScope(RecordingScope):
         return _compat.stored_value(variable) if value is None else value
 
 
-class _After:
-    """Makes tensors that are not there before gradients are.
-
-    TensorFlow honors control dependencies. XLA drops them and only follows
-    data; seeds must follow as well, or it keeps the masks of the first call.
-
-    Args:
-        upstream: Gradients to wait for.
-        is_compiled: Boolean. Whether XLA will compile the graph.
-    """
-
-    def __init__(self, upstream: tuple, is_compiled: bool) -> None:
-        self._gradients = [
-            dy.values if isinstance(dy, tf.IndexedSlices) else dy
-            for dy in upstream
-        ]
-        self._is_true: tf.Tensor | None = None
-        if is_compiled and self._gradients:
-            first = [tf.reshape(dy, [-1])[:1] for dy in self._gradients]
-            flags = [tf.cast(one, tf.bool) for one in first]
-            flag = tf.reduce_any(tf.concat(flags, 0))
-            # True, but XLA does not know that.
-            self._is_true = tf.equal(flag, flag)
-
-    def __call__(self, tensor: tf.Tensor, is_weight: bool = False) -> tf.Tensor:
-        """Returns a tensor of the same value.
-
-        Args:
-            tensor: The tensor.
-            is_weight: Boolean. Whether there are inputs beside it that wait,
-                so that under XLA it need not be copied. Defaults to `False`.
-        """
-        if tf.executing_eagerly():
-            return tf.identity(tensor)
-        if self._is_true is None:
-            with tf.control_dependencies(self._gradients):
-                return tf.identity(tensor)
-        if is_weight or tensor.dtype in (tf.string, tf.resource, tf.variant):
-            return tf.identity(tensor)
-        if tensor.dtype == tf.bool:
-            return tf.logical_and(tensor, self._is_true)
-        zero = tf.where(self._is_true, 0.0, float("nan"))
-        return tensor + tf.cast(zero, tensor.dtype)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Tensors:
-    """A nest whose tensors, and the masks on them, are one flat list.
-
-    Attributes:
-        structure: Nest. As given.
-        leaves: List. Its leaves, those that are no tensors included.
-        masked: Indices of the leaves that carry a mask of Keras.
-        tensors: List of the tensors in order, followed by the masks.
-    """
-
-    structure: Any
-    leaves: list[Any]
-    masked: list[int]
-    tensors: list[tf.Tensor]
-
-    @classmethod
-    def of(cls, nest: Any) -> "_Tensors":
-        """Flattens a nest."""
-        leaves = tf.nest.flatten(nest, expand_composites=True)
-        tensors = [leaf for leaf in leaves if isinstance(leaf, tf.Tensor)]
-        masked = [
-            index
-            for index, leaf in enumerate(leaves)
-            if isinstance(_compat.get_mask(leaf), tf.Tensor)
-        ]
-        masks = [_compat.get_mask(leaves[index]) for index in masked]
-        return cls(nest, leaves, masked, tensors + masks)
-
-    @property
-    def is_symbolic(self) -> bool:
-        """Whether Keras is building a model."""
-        return any(isinstance(leaf, keras.KerasTensor) for leaf in self.leaves)
-
-    def with_tensors(self, tensors: list[tf.Tensor]) -> "_Tensors":
-        """Returns the same nest with other tensors and masks."""
-        waiting = iter(tensors)
-        leaves = [
-            next(waiting) if isinstance(leaf, tf.Tensor) else leaf
-            for leaf in self.leaves
-        ]
-        for index in self.masked:
-            _compat.set_mask(leaves[index], next(waiting))
-        nest = tf.nest.pack_sequence_as(
-            self.structure, leaves, expand_composites=True
-        )
-        return _Tensors(nest, leaves, self.masked, tensors)
-
-    @property
-    def nest(self) -> Any:
-        """The nest."""
-        return self.structure
-
-
-def _together(gradients: list[Any]) -> list[Any]:
-    """Returns gradients none of which is there before the others.
-
-    Otherwise those of inputs may run ahead, down to the first layer, and those
-    of weights follow with all that was computed again for them still alive.
-    """
-    if tf.executing_eagerly():
-        return gradients
-    found = [gradient for gradient in gradients if gradient is not None]
-    with tf.control_dependencies(_leaves(found)):
-        return [
-            None
-            if gradient is None
-            else tf.nest.map_structure(
-                tf.identity, gradient, expand_composites=True
-            )
-            for gradient in gradients
-        ]
-
-
-def _leaves(nest: Any) -> list[tf.Tensor]:
-    return tf.nest.flatten(nest, expand_composites=True)
-
-
 def _floats(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     """Returns the tensors that can have a gradient."""
     return [tensor for tensor in tensors if _is_float(tensor)]
@@ -330,29 +212,46 @@ def _replace(tensors: list[tf.Tensor], attached: Any) -> list[tf.Tensor]:
 
 
 def _count_operations() -> int:
-    if tf.executing_eagerly():
-        return 0
-    return len(tf.compat.v1.get_default_graph().get_operations())
+    return len(_operations())
 
 
-def _captured(known: int, sources: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Returns tensors that a function took past its arguments.
-
-    They are sources of gradients like its arguments. Only a graph shows them.
-    """
+def _operations() -> list[tf.Operation]:
+    """Returns what is in the graph so far; only a graph can tell."""
     if tf.executing_eagerly():
         return []
-    made = tf.compat.v1.get_default_graph().get_operations()[known:]
+    return tf.compat.v1.get_default_graph().get_operations()
+
+
+def _check(operations: list[tf.Operation]) -> None:
+    """Raises if a second call would not be the same as the first."""
+    reasons = unrepeatable(operations)
+    if reasons:
+        raise ValueError(
+            "What is computed again must be the same again. Received: "
+            f"{'; '.join(reasons)}. Expected: `keras.random` with a "
+            "`SeedGenerator`, no other variables than those of Keras, and no "
+            "Python functions but with `stateful=False`. Leave this layer out "
+            "of rematerialization."
+        )
+
+
+def _captured(
+    made: list[tf.Operation], sources: list[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Returns tensors that a function took past its arguments.
+
+    They are sources of gradients like its arguments.
+    """
     inside = {operation.name for operation in made}
     seen = {id(source) for source in sources}
     found = []
     for operation in made:
         for tensor in operation.inputs:
-            is_outside = tensor.op.name not in inside
-            if is_outside and id(tensor) not in seen:
-                seen.add(id(tensor))
-                if _is_float(tensor) and tensor.op.type != "Const":
-                    found.append(tensor)
+            if tensor.op.name in inside or id(tensor) in seen:
+                continue
+            seen.add(id(tensor))
+            if _is_float(tensor) and tensor.op.type != "Const":
+                found.append(tensor)
     return found
 
 

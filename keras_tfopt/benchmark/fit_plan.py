@@ -70,15 +70,14 @@ def probes_table(found: MemoryPlan) -> rich.table.Table:
         caption=f"┃ the limit of {limit / _MIB:.1f} MiB", caption_justify="left"
     )
     table.add_column("micro-batch", justify="right")
-    table.add_column("remat")
     table.add_column("peak MiB", justify="right")
     table.add_column("of the limit", justify="right")
     table.add_column("peak")
     for probe in probes:
         peak = probe.peak_bytes
+        again = "" if probe.remat is None else " remat"
         table.add_row(
-            str(probe.microbatch_size),
-            "" if probe.remat is None else "yes",
+            f"{probe.microbatch_size}{again}",
             f"{peak / _MIB:.1f}",
             f"{peak / limit:.0%}",
             bar(peak / full, limit / full),

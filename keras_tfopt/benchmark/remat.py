@@ -163,6 +163,8 @@ def _choices(make: Callable, depth: int) -> dict[str, Remat]:
 def _build(
     make: Callable, depth: int, jit_compile: bool, remat: Remat
 ) -> tuple[keras.Model, Any]:
+    # Segments are given by names, which are counted.
+    keras.utils.clear_session()
     keras.utils.set_random_seed(0)
     inputs, outputs, batch = make(depth)
     model = AccumModel(inputs, outputs)

@@ -40,11 +40,13 @@ class Profile:
         names: Tuple of the names of what is called, in order.
         activations: Tuple of `Activation`.
         costs: Tuple of floats. What each call costs, in any unit.
+        fixed: Set of the calls that must not be made again. Defaults to none.
     """
 
     names: tuple[str, ...]
     activations: tuple[Activation, ...]
     costs: tuple[float, ...]
+    fixed: frozenset[int] = frozenset()
 
     def kept(self, start: int, stop: int) -> int:
         """Bytes that calls keep for their own backward pass."""
@@ -194,7 +196,8 @@ def _spans_within(profile: Profile, limit: int) -> list[Span] | None:
                 )
             cost = choice.cost
             for stop in range(start + 1, count + 1):
-                if choice.held + profile.kept(start, stop) > limit:
+                is_fixed = stop - 1 in profile.fixed
+                if is_fixed or choice.held + profile.kept(start, stop) > limit:
                     break
                 cost += profile.costs[stop - 1]
                 held = choice.held + profile.held(start, stop)

@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras_tfopt import _compat_remat
 from keras_tfopt.accumulation import TRAINING
 from keras_tfopt.accumulation import build_whole_step
+from keras_tfopt.accumulation.purity import unrepeatable
 from keras_tfopt.accumulation.remat import main_part
 from keras_tfopt.accumulation.segments import observed_calls
 from keras_tfopt.memory.segmentation import Activation
@@ -180,7 +181,12 @@ def _read(graph: tf.Graph, calls: list[_Call]) -> Profile:
         for call in calls
     ]
     names = tuple(call.name for call in calls)
-    return Profile(names, tuple(activations), tuple(costs))
+    fixed = frozenset(
+        index
+        for index, call in enumerate(calls)
+        if unrepeatable(operations[call.start : call.stop])
+    )
+    return Profile(names, tuple(activations), tuple(costs), fixed)
 
 
 def _source(tensor: tf.Tensor) -> tf.Tensor:

@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_tfopt import remat
 from keras_tfopt.training.remat import remove_remat
 
+COUNTER = tf.Variable(0.0, trainable=False)
 X = np.random.default_rng(0).normal(size=(5, 3)).astype("float32")
 
 
@@ -180,6 +181,32 @@ def test_losses_of_layers_in_a_function_are_refused():
     layer = keras.layers.Dense(2, activity_regularizer="l2")
     with pytest.raises(ValueError, match=r"remat\(layer\)"):
         remat(lambda x: layer(x))(tf.constant(X))
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: x + tf.random.normal((5, 3)), "hidden generator"),
+        (
+            lambda x: tf.while_loop(
+                lambda x: tf.reduce_sum(x) < 0,
+                lambda x: x * tf.random.uniform(()),
+                (x,),
+            )[0],
+            "hidden generator",
+        ),
+        (
+            lambda x: tf.ensure_shape(
+                tf.numpy_function(lambda x: x, [x], tf.float32), (5, 3)
+            ),
+            "Python function",
+        ),
+        (lambda x: COUNTER.assign_add(1.0) * x, "past Keras"),
+    ],
+)
+def test_what_would_not_be_the_same_again_is_refused(function, message):
+    with pytest.raises(ValueError, match=f"{message}.*SeedGenerator"):
+        gradients_of(remat(function), [])
 
 
 def test_what_is_no_function_is_refused():

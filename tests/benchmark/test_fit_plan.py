@@ -42,7 +42,7 @@ def test_the_table_holds_each_probe_in_order():
     assert [row.split()[1] for row in rows] == ["4", "6", "8", "5"]
     shares = [row.partition("%")[0].split()[-1] for row in rows]
     assert shares == ["50", "75", "150", "50"]
-    assert ["yes" in row for row in rows] == [False, False, False, True]
+    assert ["remat" in row for row in rows] == [False, False, False, True]
     assert [row.count("█") for row in rows] == [11, 16, 31, 11]
     assert len({row.rindex("┃") for row in rows}) == 1
     assert "limit of 20.0 MiB" in text

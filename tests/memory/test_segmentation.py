@@ -1,5 +1,6 @@
 """Chosen spans are the best ones, by trying all."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -100,6 +101,13 @@ def test_fastest_within_a_limit_is_the_cheapest_of_all(seed, share):
         if profile.peak(spans) <= limit
     )
     assert cost(profile, found) == pytest.approx(best)
+
+
+def test_fixed_calls_are_not_made_again():
+    profile = dataclasses.replace(chain(*[1] * 9), fixed=frozenset({4}))
+    spans = lowest_peak(profile)
+    assert spans
+    assert all(not start <= 4 < stop for start, stop in spans)
 
 
 def test_what_fits_is_not_computed_again():

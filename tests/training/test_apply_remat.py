@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_tfopt import AccumModel
 from keras_tfopt import apply_remat
@@ -54,6 +55,26 @@ def test_branches_and_reshapes_are_followed():
     assert profile.held(0, 1) == SIZE
     assert profile.held(0, 3) == 2 * SIZE
     assert profile.kept(1, 2) == 0
+
+
+class Noise(keras.layers.Layer):
+    def call(self, inputs):
+        return inputs + tf.random.normal(tf.shape(inputs))
+
+
+def test_what_draws_hidden_numbers_is_left_alone():
+    inputs = outputs = keras.Input((4,))
+    for index in range(6):
+        outputs = keras.layers.Dense(WIDTH, activation="tanh")(outputs)
+        if index == 2:
+            outputs = Noise(name="noise")(outputs)
+    model = models.compiled(keras.Model(inputs, keras.layers.Dense(1)(outputs)))
+    assert profile_activations(model, BATCH).fixed == {3}
+    apply_remat(model, budget=0, batch=BATCH)
+    models.fit(model, epochs=1)
+    apply_remat(model, every=2)
+    with pytest.raises(ValueError, match="noise.*hidden generator"):
+        models.fit(model, epochs=1)
 
 
 def test_profiling_leaves_no_trace(model):
