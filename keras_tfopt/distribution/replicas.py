@@ -1,6 +1,7 @@
 """The replicas of a distribution strategy, as lists with one entry each."""
 
 from collections.abc import Callable
+import contextlib
 from typing import Any
 
 import tensorflow as tf
@@ -79,6 +80,10 @@ class Replicas:
 
         self._strategy.run(run_one)
         return results
+
+    def as_first(self) -> contextlib.AbstractContextManager:
+        """Returns a context in which variables are those of replica 0."""
+        return tf.distribute.ReplicaContext(self._strategy, 0)
 
     def local_parts(self, batch: Any) -> list | None:
         """Returns the replicas' parts of a batch that TensorFlow distributed.

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_tfopt.accumulation import SplitStep
 from keras_tfopt.accumulation import StepMode
+from keras_tfopt.accumulation import StepResult
 from keras_tfopt.accumulation import UnsplittableError
 from keras_tfopt.accumulation import build_split_step
 from keras_tfopt.accumulation import retrace
@@ -37,7 +38,7 @@ class ReplicaStep:
         accumulate: Callable `(start, part, share, value)` that returns the
             `Accumulation` of its micro-batches.
         compiled: Function of a batch that XLA compiles as it does `accumulate`,
-            to look at, or `None`.
+            to look at on the first replica, or `None`.
     """
 
     step: SplitStep
@@ -80,10 +81,11 @@ def build_replica_steps(
             "Expected: metrics, seeds and BatchNormalization only. Train "
             "without a distribution strategy."
         )
-    make = _compiled if plan.jit_compile else _plain
+    if not plan.jit_compile:
+        return [_plain(step, plan) for step in steps]
     return [
-        make(step, part, plan, index)
-        for index, (step, part) in enumerate(zip(steps, spec, strict=True))
+        _compiled(step, part, plan, replicas)
+        for step, part in zip(steps, spec, strict=True)
     ]
 
 
@@ -123,9 +125,7 @@ def _split_steps(
     return result
 
 
-def _plain(
-    step: SplitStep, spec: Any, plan: ExecutionPlan, index: int
-) -> ReplicaStep:
+def _plain(step: SplitStep, plan: ExecutionPlan) -> ReplicaStep:
     partition = partition_function(plan)
 
     def measure(part: Any, value: tf.Tensor) -> Share:
@@ -141,7 +141,7 @@ def _plain(
 
 
 def _compiled(
-    step: SplitStep, spec: Any, plan: ExecutionPlan, index: int
+    step: SplitStep, spec: Any, plan: ExecutionPlan, replicas: Replicas
 ) -> ReplicaStep:
     # XLA needs the sizes fixed.
     fixed = partition_function(plan)(static_rows(spec), split_number(plan))
@@ -150,11 +150,16 @@ def _compiled(
         lambda start, part, share: step.accumulate(start, part, share, fixed),
         True,
     )
+
+    def run_first(batch: list) -> StepResult:
+        with replicas.as_first():
+            return step(batch[0], fixed)
+
     return ReplicaStep(
         step,
         lambda part, value: measure(part),
         lambda start, part, share, value: accumulate(start, part, share),
-        as_compiled(lambda batch: step(batch[index], fixed), True),
+        as_compiled(run_first, True),
     )
 
 
