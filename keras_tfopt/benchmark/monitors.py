@@ -83,8 +83,8 @@ def run_benchmark(
     console: rich.console.Console,
     networks: tuple[Network, ...] = (TINY, SMALL),
     monitors: dict[str, Callable] = MONITORS,
-    rounds: int = 9,
-    seconds: float = 6.0,
+    rounds: int = 16,
+    seconds: float = 2.0,
 ) -> list[MonitorCost]:
     """Measures monitors in turns with a `fit` without any, prints a table.
 
@@ -94,9 +94,8 @@ def run_benchmark(
             what a monitor costs does not depend on the step.
         monitors: Dict from names to callables that make a callback. Defaults
             to `MONITORS`.
-        rounds: Integer. How often each is measured. Defaults to 9.
-        seconds: Float. About how long each `fit` takes. Defaults to 6,
-            more than the interval of the watchdog.
+        rounds: Integer. How often each is measured. Defaults to 16.
+        seconds: Float. About how long each `fit` takes. Defaults to 2.
 
     Returns:
         List of `MonitorCost`.
