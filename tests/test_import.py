@@ -38,7 +38,7 @@ tf.config.threading.set_intra_op_parallelism_threads(1)
 print(len(tf.config.list_logical_devices("CPU")))
 """
 
-NOT_NEEDED = {"pynvml", "rich", "sklearn", "tensorboard", "typer"}
+NOT_NEEDED = {"matplotlib", "pynvml", "rich", "sklearn", "tensorboard", "typer"}
 IMPORTS_WITHOUT_THEM = (
     f"NAMES = {NOT_NEEDED}"
     + """
