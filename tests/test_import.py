@@ -48,6 +48,7 @@ NOT_NEEDED = {
     "typer",
     "yaml",
 }
+NOT_NEEDED = {"matplotlib", "pynvml", "rich", "sklearn", "tensorboard", "typer"}
 IMPORTS_WITHOUT_THEM = (
     f"NAMES = {NOT_NEEDED}"
     + """

@@ -180,6 +180,11 @@ class FragmentationMonitor(keras.callbacks.Callback):
         if pending is None or not (wait or pending.done()):
             return
         self._pending = None
+        error = pending.exception()
+        if error is not None:
+            # A monitor must not end a training.
+            _logger.info("No reading of the fragmentation: %r", error)
+            return
         reading = pending.result()
         if reading is None:
             return

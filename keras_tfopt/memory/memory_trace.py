@@ -3,18 +3,13 @@
 from collections import Counter
 from collections.abc import Iterable
 import dataclasses
-import io
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from keras_tfopt.memory.allocation_trace import Timeline
 from keras_tfopt.memory.attribution import KINDS
 
-if TYPE_CHECKING:
-    import rich.table
-
-_MIB = 2**20
 UNKNOWN = "?"
 
 
@@ -82,62 +77,32 @@ class MemoryTrace:
 
     def by_kind(self) -> dict[str, int]:
         """Returns the bytes at the peak by kind, in the order of `KINDS`."""
-        found = _summed((entry.kind, entry.bytes) for entry in self.entries)
+        found = summed((entry.kind, entry.bytes) for entry in self.entries)
         return {kind: found[kind] for kind in KINDS if kind in found}
 
     def by_layer(self) -> dict[str, int]:
         """Returns the bytes at the peak by layer, the largest first."""
-        found = _summed((entry.layer, entry.bytes) for entry in self.entries)
+        found = summed((entry.layer, entry.bytes) for entry in self.entries)
         return dict(found.most_common())
 
-    def table(self, rows: int = 12) -> "rich.table.Table":
+    def table(self, rows: int = 12) -> Any:
         """Returns the peak by layer and kind, and its largest tensors.
 
         Args:
             rows: Integer. Largest number of rows. Defaults to 12.
-        """
-        # Training does not wait for what only shows.
-        import rich.table
 
-        table = rich.table.Table(
-            title=f"{self.peak_bytes / _MIB:.1f} MiB at the peak of a step, "
-            f"{self.unattributed_ratio:.1%} without a layer",
-            caption="\n".join(self._captions()) or None,
-            caption_justify="left",
-        )
-        table.add_column("layer")
-        table.add_column("kind")
-        table.add_column("MiB", justify="right")
-        table.add_column("share", justify="right")
-        table.add_column("largest tensor")
-        groups = _summed(((e.layer, e.kind), e.bytes) for e in self.entries)
-        shown = groups.most_common(rows)
-        for (layer, kind), size in shown:
-            table.add_row(
-                layer,
-                kind,
-                f"{size / _MIB:.2f}",
-                f"{size / self.peak_bytes:.1%}",
-                self._largest(layer, kind),
-            )
-        rest = len(groups) - len(shown)
-        if rest > 0:
-            size = self.peak_bytes - sum(size for _, size in shown)
-            table.add_row(
-                f"{rest} more",
-                "",
-                f"{size / _MIB:.2f}",
-                f"{size / self.peak_bytes:.1%}",
-            )
-        return table
+        Returns:
+            A `rich.table.Table`.
+        """
+        from keras_tfopt.memory.trace_table import trace_table
+
+        return trace_table(self, rows)
 
     def __str__(self) -> str:
         """Returns the table as text."""
-        import rich.console
+        from keras_tfopt.memory.trace_table import as_text
 
-        console = rich.console.Console(file=io.StringIO(), width=100)
-        console.print(self.table())
-        return console.file.getvalue()  # type: ignore[attr-defined]
+        return as_text(self.table())
 
     def image(self) -> np.ndarray:
         """Returns a picture of the step, for TensorBoard or a file.
@@ -154,33 +119,14 @@ class MemoryTrace:
 
         return draw(self)
 
-    def _largest(self, layer: str, kind: str) -> str:
-        entry = max(
-            (e for e in self.entries if (e.layer, e.kind) == (layer, kind)),
-            key=lambda entry: entry.bytes,
-        )
-        size = f"{entry.bytes / _MIB:.2f} MiB"
-        shape = f"{entry.dtype}{entry.shape}"
-        return f"{size} {shape} {entry.operation}".replace("[", r"\[")
-
-    def _captions(self) -> list[str]:
-        kinds = ", ".join(
-            f"{kind} {size / _MIB:.1f}" for kind, size in self.by_kind().items()
-        )
-        return [
-            f"MiB by kind: {kinds}.",
-            "While the optimizer updates, at most "
-            f"{self.commit_bytes / _MIB:.1f} MiB are in use.",
-            *self.remarks,
-        ]
-
 
 def sort_entries(entries: Iterable[MemoryEntry]) -> tuple[MemoryEntry, ...]:
     """Returns entries, the largest first."""
     return tuple(sorted(entries, key=lambda entry: -entry.bytes))
 
 
-def _summed(pairs: Iterable[tuple]) -> Counter:
+def summed(pairs: Iterable[tuple]) -> Counter:
+    """Returns the sums of sizes by key."""
     found: Counter = Counter()
     for key, size in pairs:
         found[key] += size

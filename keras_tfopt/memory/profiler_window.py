@@ -100,15 +100,19 @@ class ProfilerWindow:
 
     def __enter__(self) -> "ProfilerWindow":
         """Opens the window, unless another session runs."""
-        folder = tempfile.mkdtemp(prefix="keras_tfopt_")
         options = tf.profiler.experimental.ProfilerOptions(**_OPTIONS)
+        folder = ""
         try:
+            folder = tempfile.mkdtemp(prefix="keras_tfopt_")
             tf.profiler.experimental.start(folder, options)
         except tf.errors.AlreadyExistsError:
             shutil.rmtree(folder, ignore_errors=True)
             logger.info(
                 "Allocations are not recorded: another profiler session runs."
             )
+        except (OSError, tf.errors.OpError) as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            logger.info("Allocations are not recorded: %s", error)
         else:
             self._folder = folder
         return self

@@ -107,6 +107,18 @@ def test_what_does_not_help_becomes_rare(figures, monkeypatch, caplog):
     assert len(monitor.compactions) == len(moves)
 
 
+def test_a_reading_that_fails_is_none(monkeypatch, caplog):
+    def fail(window, device):
+        raise ValueError("not a recording")
+
+    monkeypatch.setattr(fragmentation_monitor, "parse_probe", fail)
+    with caplog.at_level(logging.INFO, "keras_tfopt"):
+        monitor = callbacks.FragmentationMonitor(interval_steps=1)
+        fit(monitor)
+    assert "not a recording" in caplog.text
+    assert monitor.last_reading is None
+
+
 def test_yields_to_another_profiler(tmp_path, caplog):
     profiler = keras.callbacks.TensorBoard(tmp_path, profile_batch=(3, 8))
     monitor = callbacks.FragmentationMonitor(interval_steps=1)
