@@ -39,6 +39,7 @@ print(len(tf.config.list_logical_devices("CPU")))
 """
 
 NOT_NEEDED = {
+    "matplotlib",
     "pydantic",
     "prometheus_client",
     "pynvml",
@@ -48,7 +49,6 @@ NOT_NEEDED = {
     "typer",
     "yaml",
 }
-NOT_NEEDED = {"matplotlib", "pynvml", "rich", "sklearn", "tensorboard", "typer"}
 IMPORTS_WITHOUT_THEM = (
     f"NAMES = {NOT_NEEDED}"
     + """
