@@ -56,15 +56,15 @@ class GradientMonitor(TelemetryCallback):
     ```
 
     Args:
-        interval_steps: Integer. Updates from one look to the next. Defaults
-            to 50.
+        interval_steps: Integer. Updates from one look to the next; a look
+            takes about as long as an optimizer update. Defaults to 100.
 
     Raises:
         ValueError: If it is none; in `fit`, if the model has its own
             `train_step` or runs under a distribution strategy.
     """
 
-    def __init__(self, interval_steps: int = 50) -> None:
+    def __init__(self, interval_steps: int = 100) -> None:
         super().__init__(interval_seconds=60.0)
         check_positive_integer("interval_steps", interval_steps)
         if interval_steps is None:

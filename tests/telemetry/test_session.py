@@ -49,15 +49,14 @@ def threads():
 
 
 @pytest.mark.parametrize(
-    ("cls", "settings", "updates"),
+    ("cls", "settings", "updates", "per_call"),
     [
-        (keras.Model, {}, BATCHES),
-        (OwnStep, {}, BATCHES),
-        (AccumModel, {"microbatch_size": 4}, BATCHES),
-        (AccumModel, {"gather_steps": 2}, 2),
+        (keras.Model, {}, BATCHES, 1),
+        (OwnStep, {}, BATCHES, 2),
+        (AccumModel, {"microbatch_size": 4}, BATCHES, 2),
+        (AccumModel, {"gather_steps": 2}, 2, 1),
     ],
 )
-@pytest.mark.parametrize("per_call", [1, 2])
 def test_steps_and_rows_are_counted(cls, settings, updates, per_call):
     model = models.regressor(cls, {"steps_per_execution": per_call}, **settings)
     capture = Capture()
@@ -130,8 +129,9 @@ def test_waiting_is_absent_where_keras_draws_in_its_graph(caplog):
     assert "inside of its compiled step" in said[0]
 
 
-@pytest.mark.parametrize("cls", [keras.Model, AccumModel])
-@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize(
+    ("cls", "is_first"), [(keras.Model, True), (AccumModel, False)]
+)
 def test_recoveries_are_counted_with_their_plans(cls, is_first):
     fault = builders.Fault()
     model = builders.stack(cls, [builders.Probe(forward=fault)])
