@@ -180,6 +180,9 @@ def read(variable: tf.Variable) -> np.ndarray:
 def _write(variable: tf.Variable, array: np.ndarray) -> None:
     """Gives a variable without a buffer a new one."""
     with tf.device(variable.device):
+        # Taking an array in, TensorFlow crashes where an operation that finds
+        # no room on the host raises.
+        tf.raw_ops.Empty(shape=array.shape, dtype=variable.dtype)
         value = tf.constant(array)
         if may_share(value, array):
             value = tf.raw_ops.DeepCopy(x=value)
