@@ -223,3 +223,11 @@ def test_dashboards_writes_files_for_the_given_exporters(invoke, tmp_path):
     assert all(path.is_file() for path in paths)
     scrape = (tmp_path / "prometheus" / "prometheus.yml").read_text()
     assert "- a:1" in scrape
+
+
+@pytest.mark.slow
+def test_trace_names_the_layers():
+    process = subprocesses.run_cli("trace", "MLP", COLUMNS="120")
+    assert process.returncode == 0, process.stderr
+    assert "MiB at the peak of a step" in process.stdout
+    assert "dense_5" in process.stdout

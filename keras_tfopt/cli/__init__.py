@@ -10,6 +10,7 @@ from keras_tfopt.cli.configuration import schema
 from keras_tfopt.cli.diagnosis import doctor
 from keras_tfopt.cli.monitoring import dashboards
 from keras_tfopt.cli.planning import fit_plan
+from keras_tfopt.cli.planning import trace
 from keras_tfopt.cli.planning import tune
 from keras_tfopt.cli.training import bench
 from keras_tfopt.cli.training import demo
@@ -53,6 +54,7 @@ for _command in (
     explain,
     schema,
     fit_plan,
+    trace,
     tune,
     launch,
     manifest,

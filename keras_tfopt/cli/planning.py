@@ -6,6 +6,7 @@ from typing import Annotated
 import rich.console
 import typer
 
+from keras_tfopt import trace_memory
 from keras_tfopt.benchmark import fit_plan as planning
 from keras_tfopt.benchmark.source import load_source
 from keras_tfopt.cli.allocator import count_cpu_memory
@@ -47,6 +48,27 @@ def fit_plan(
         raise typer.Exit(2) from error
     if svg is not None:
         console.save_svg(str(svg), title=f"keras-tfopt fit-plan {source}")
+
+
+def trace(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="MLP, convnet, transformer, or module:function; the function "
+            "returns a compiled model and a batch."
+        ),
+    ],
+    rows: Annotated[int, typer.Option(min=1, help="Rows of the table.")] = 12,
+) -> None:
+    """Show what is alive at the peak of a step, by layer and tensor."""
+    count_cpu_memory()
+    console = rich.console.Console()
+    try:
+        traced = trace_memory(*load_source(source))
+    except ValueError as error:
+        console.print(str(error), markup=False, style="bold red")
+        raise typer.Exit(2) from error
+    console.print(traced.table(rows))
 
 
 def tune(
