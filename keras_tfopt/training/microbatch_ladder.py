@@ -137,7 +137,7 @@ class MicrobatchLadder(Remedy):
         size = plan.rows_of_microbatch(rows)
         if last is None or size >= last.rows_of_microbatch(rows):
             return
-        sizes = self._failures.setdefault(shape_key, {})
+        sizes = self._failures.setdefault(_key(shape_key, plan), {})
         too_large = last.rows_of_microbatch(rows)
         sizes[too_large] = sizes.get(too_large, 0) + 1
         self._good_steps = 0
