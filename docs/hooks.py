@@ -9,7 +9,7 @@ from mkdocs.structure.files import Files
 
 PACKAGE = pathlib.Path(__file__).parents[1] / "keras_tfopt"
 # Rooms whose exports have a page in the API, beside the public names.
-ROOMS = ("", "compilation", "distribution", "memory")
+ROOMS = ("", "compilation", "data", "distribution", "memory")
 
 
 def exports(path: pathlib.Path) -> dict[str, str]:

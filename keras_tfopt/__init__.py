@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 from keras_tfopt import callbacks as callbacks
+from keras_tfopt import data as data
 from keras_tfopt import distribution as distribution
 from keras_tfopt._version import __version__ as __version__
 from keras_tfopt.accumulation import ExactnessWarning as ExactnessWarning

@@ -91,12 +91,17 @@ def dataset_of(epoch_iterator: Any) -> Any:
     return epoch_iterator._distributed_dataset
 
 
-def has_dataset(dataset: Any, name: str) -> bool:
-    """Whether a dataset is made with a transformation, such as `"cache"`."""
+def dataset_stages(dataset: Any) -> list[str]:
+    """Returns the stages of a dataset, such as `"Cache"`, the last one first.
+
+    Options are no stage.
+    """
     # Datasets tell neither their kind nor their inputs in public.
-    if name in type(dataset).__name__.lower():
-        return True
-    return any(has_dataset(part, name) for part in dataset._inputs())
+    name = type(dataset).__name__.strip("_").removesuffix("Dataset")
+    own = [] if name == "Options" else [name]
+    return own + [
+        stage for part in dataset._inputs() for stage in dataset_stages(part)
+    ]
 
 
 def symbolic_build(model: keras.Model, spec: Any) -> None:

@@ -114,13 +114,19 @@ def test_dataset_of_is_what_fit_iterates_over():
     )
 
 
-def test_has_dataset():
-    data = tf.data.Dataset.range(3)
-    assert not _compat_fit.has_dataset(data, "cache")
-    data = tf.data.Dataset.zip(data.cache().map(lambda x: x), data).prefetch(1)
-    assert _compat_fit.has_dataset(data, "cache")
-    assert not _compat_fit.has_dataset(data, "shuffle")
-    assert _compat_fit.has_dataset(data.shuffle(3).batch(2), "shuffle")
+def test_dataset_stages():
+    data = tf.data.Dataset.range(3).map(lambda x: x).cache().shuffle(3)
+    data = data.batch(2).prefetch(1).with_options(tf.data.Options())
+    assert _compat_fit.dataset_stages(data) == [
+        "Prefetch",
+        "Batch",
+        "Shuffle",
+        "Cache",
+        "Map",
+        "Range",
+    ]
+    zipped = tf.data.Dataset.zip((data, data.take(1)))
+    assert "Take" in _compat_fit.dataset_stages(zipped)
 
 
 def test_symbolic_build_makes_variables_and_draws_nothing():

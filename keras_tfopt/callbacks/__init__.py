@@ -16,6 +16,9 @@ from keras_tfopt.callbacks.fragmentation_monitor import (
 from keras_tfopt.callbacks.gradient_monitor import (
     GradientMonitor as GradientMonitor,
 )
+from keras_tfopt.callbacks.input_pipeline_monitor import (
+    InputPipelineMonitor as InputPipelineMonitor,
+)
 from keras_tfopt.callbacks.json_lines_logger import (
     JSONLinesLogger as JSONLinesLogger,
 )

@@ -46,6 +46,15 @@ def effects_of(configuration: TrainingConfiguration) -> list[Effect]:
     if sections.memory:
         # Of the model that is trained, which the plan may have made.
         effects += swap_effects(sections.memory)
+    if sections.data and sections.data.monitor:
+        effects.append(
+            Effect(
+                "data.monitor",
+                FIT,
+                "InputPipelineMonitor: warns when steps wait for data",
+                callbacks.InputPipelineMonitor,
+            )
+        )
     if sections.checkpoint:
         effects += _checkpoint(sections.checkpoint)
     if sections.monitoring:

@@ -107,8 +107,7 @@ def way_without_state(epoch_iterator: Any, cause: Any) -> WayBack:
     if isinstance(cause, str):
         # A cache below a shuffle holds what only a full pass fills.
         is_filled = isinstance(dataset, tf.data.Dataset) and (
-            _compat_fit.has_dataset(dataset, "cache")
-            and _compat_fit.has_dataset(dataset, "shuffle")
+            {"Cache", "Shuffle"} <= set(_compat_fit.dataset_stages(dataset))
         )
         return WayBack(REPLAY if is_filled else SKIP, reason, before)
     # Their state is in variables, which every batch moves on.
