@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_tfopt import AccumModel
 from keras_tfopt import ExecutionPlan
+from keras_tfopt import _compat
 from keras_tfopt import remat
 from keras_tfopt.accumulation.remat import keep_remat
 from keras_tfopt.accumulation.remat import main_part
@@ -199,6 +200,9 @@ def test_a_sequential_model_is_the_same(outcomes):
 
 
 def test_subclassed_models_are_the_same():
+    if not _compat.averages_activity_losses():
+        pytest.skip("Keras 3.13 compares symbolic losses when it clears them")
+
     def make(cls, **settings):
         return models.compiled(AccumModel.from_model(cls(), **settings))
 
