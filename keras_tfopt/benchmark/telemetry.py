@@ -161,7 +161,9 @@ def _measure(cls: type, rounds: int, steps: int) -> TelemetryFigures:
             for is_watched in (False, True)[:: 1 if number % 2 else -1]:
                 clock = _StepClock(steps)
                 extra = watching if is_watched else []
-                model.fit(data, verbose=0, callbacks=[*extra, clock])
+                model.fit(
+                    data, verbose=0, shuffle=False, callbacks=[*extra, clock]
+                )
                 if number:
                     # The first round traces.
                     costs[is_watched].append(clock.cost)

@@ -29,6 +29,7 @@ class StepListener:
     Attributes:
         plan: `ExecutionPlan` of the last of them, or `None`.
         batch_rows: Integer or `None`. Rows of the last batch.
+        cost_seconds: Float. Time that listening took since it was last told.
     """
 
     def __init__(self, put: Callable[[Any], None]) -> None:
@@ -36,6 +37,7 @@ class StepListener:
         self._function: Any = None
         self.plan: ExecutionPlan | None = None
         self.batch_rows: int | None = None
+        self.cost_seconds = 0.0
         self._forget()
 
     def follow(self, function: Any) -> None:
@@ -77,6 +79,11 @@ class StepListener:
         self._seconds = 0.0
 
     def _note(self, event: Any) -> None:
+        start = time.perf_counter()
+        self._take_event(event)
+        self.cost_seconds += time.perf_counter() - start
+
+    def _take_event(self, event: Any) -> None:
         if isinstance(event, StepReport):
             self._note_steps(event)
         elif isinstance(event, PlanEvent):

@@ -100,13 +100,14 @@ class StepWatch:
                 self.updates if is_due else None,
                 self._listener.plan,
                 self._listener.batch_rows,
-                self._hook_seconds,
+                self._hook_seconds + self._listener.cost_seconds,
             )
         )
         self._is_first = False
         self._last_end = end
         self._last_wait = wait or 0.0
         # Told with the next call.
+        self._listener.cost_seconds = 0.0
         self._hook_seconds = time.perf_counter() - end
 
     def end_epoch(self, epoch: int, logs: Mapping[str, Any]) -> None:
