@@ -8,6 +8,9 @@ import tensorflow as tf
 from keras_tfopt.data.pipeline import advise_on_pipeline
 from keras_tfopt.telemetry.callback import TelemetryCallback
 from keras_tfopt.telemetry.history import History
+from keras_tfopt.training import guard_of
+from keras_tfopt.training import release_guard
+from keras_tfopt.training.checks import is_manageable
 
 _logger = logging.getLogger("keras_tfopt")
 
@@ -16,7 +19,8 @@ class InputPipelineMonitor(TelemetryCallback):
     """Warns when steps wait for data, and says what to change.
 
     The time of drawing a batch, against the time of training. One warning for a
-    `fit`, when enough steps have been measured.
+    `fit`. In a model with its own `train_step` the two cannot be told apart,
+    and nothing is measured.
 
     | Metric | Meaning |
     | --- | --- |
@@ -37,7 +41,7 @@ class InputPipelineMonitor(TelemetryCallback):
     rows = tf.ones((64, 4)), tf.ones((64, 1))
     dataset = tf.data.Dataset.from_tensor_slices(rows).batch(4)
     monitor = callbacks.InputPipelineMonitor(dataset)
-    model.fit(dataset, callbacks=[monitor], verbose=0)
+    model.fit(dataset, shuffle=False, callbacks=[monitor], verbose=0)
     print(monitor.wait_ratio)
     ```
 
@@ -79,6 +83,18 @@ class InputPipelineMonitor(TelemetryCallback):
         self.wait_ratio: float | None = None
         self.advice: tuple[str, ...] = ()
         self._dataset = dataset
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Joins the session, with a guard that sees when batches are drawn."""
+        # Keras draws them inside of its own step.
+        if is_manageable(self.model):
+            guard_of(self.model)
+        super().on_train_begin(logs)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Leaves the session, and gives the guard back."""
+        super().on_train_end(logs)
+        release_guard(self.model, "train")
 
     def open(self, history: History) -> None:
         """Begins anew."""

@@ -59,7 +59,7 @@ def apply_remat(
     apply_remat(model, every=2)
     remove_remat(model)
     batch = keras.ops.ones((64, 8)), keras.ops.ones((64, 1))
-    print(apply_remat(model, budget=30_000, batch=batch))
+    print(apply_remat(model, budget=80_000, batch=batch))
     ```
 
     Args:

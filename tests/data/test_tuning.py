@@ -17,7 +17,9 @@ def pipeline(rows=60):
         y = tf.numpy_function(slow, [x], tf.int64, stateful=False)
         return tf.ensure_shape(y, ()) * 2
 
-    return tf.data.Dataset.range(rows).shuffle(rows, seed=3).map(work).batch(4)
+    numbers = tf.data.Dataset.range(rows)
+    shuffled = numbers.shuffle(rows, 3, reshuffle_each_iteration=False)
+    return shuffled.map(work).batch(4)
 
 
 def values(dataset):
@@ -27,10 +29,7 @@ def values(dataset):
 def test_delivers_the_same_in_the_same_order():
     dataset = pipeline()
     tuned = tune(dataset, elements=4)
-    tf.random.set_seed(0)
-    expected = values(dataset)
-    tf.random.set_seed(0)
-    np.testing.assert_array_equal(values(tuned.dataset), expected)
+    np.testing.assert_array_equal(values(tuned.dataset), values(dataset))
 
 
 def test_figures_and_what_was_applied():
