@@ -160,7 +160,7 @@ class BackupAndRestore(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Does nothing; that it exists keeps Keras from using threads."""
 
-    def readings(self) -> list[Reading]:
+    def metric_readings(self) -> list[Reading]:
         """Returns what the last complete backup cost, for telemetry."""
         times = None if self._session is None else self._session.times
         if times is None:

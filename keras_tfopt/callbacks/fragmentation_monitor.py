@@ -14,6 +14,7 @@ from keras_tfopt.memory.fragmentation import probe
 from keras_tfopt.memory.fragmentation_advice import fragmentation_advice
 from keras_tfopt.memory.limit import default_device
 from keras_tfopt.plan import check_positive_integer
+from keras_tfopt.telemetry.records import Reading
 from keras_tfopt.training import guard_of
 from keras_tfopt.training import release_guard
 from keras_tfopt.training.compaction import CompactionRemedy
@@ -168,6 +169,14 @@ class FragmentationMonitor(keras.callbacks.Callback):
         if self._parser is not None:
             self._parser.shutdown()
             self._parser = None
+
+    def metric_readings(self) -> list[Reading]:
+        """Returns the last ratio, for telemetry."""
+        reading = self.last_reading
+        if reading is None:
+            return []
+        labels = {"device": self._device}
+        return [Reading("memory_fragmentation_ratio", reading.ratio, labels)]
 
     def _read(self) -> concurrent.futures.Future | None:
         window = probe(self._device)

@@ -108,7 +108,7 @@ class GradientMonitor(TelemetryCallback):
             _guard(self.model).remove_check(self._look)
             release_guard(self.model, "train")
 
-    def readings(self) -> list[Reading]:
+    def metric_readings(self) -> list[Reading]:
         """Returns what the last look saw, for telemetry."""
         if self._look is None:
             return []
@@ -118,7 +118,7 @@ class GradientMonitor(TelemetryCallback):
             self._looks = looks
             self._tell(figures)
             self._show(figures)
-        return [] if not looks else figures.readings()
+        return [] if not looks else figures.metric_readings()
 
     def _begin(self, guard: GuardedStep) -> None:
         names = [v.path for v in self.model.trainable_variables]

@@ -16,6 +16,7 @@ from keras_tfopt.memory.leak_slope import leak_slope
 from keras_tfopt.memory.limit import compute_devices
 from keras_tfopt.memory.limit import device_limit_bytes
 from keras_tfopt.plan import check_positive_integer
+from keras_tfopt.telemetry.records import Reading
 from keras_tfopt.training.allocation_sites import AllocationSites
 
 _logger = logging.getLogger("keras_tfopt")
@@ -136,6 +137,17 @@ class LeakDetector(keras.callbacks.Callback):
 
     def set_state(self, state: None) -> None:
         """Starts anew."""
+
+    def metric_readings(self) -> list[Reading]:
+        """Returns the growth of what keeps growing, for telemetry."""
+        return [
+            Reading(
+                "memory_leak_bytes_per_epoch",
+                slope.bytes_per_epoch if slope.is_growing else None,
+                {"device": device},
+            )
+            for device, slope in list(self.slopes.items())
+        ]
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Starts to look."""

@@ -18,6 +18,7 @@ from keras_tfopt.memory.readings import MemoryReading
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.plan import PlanEvent
 from keras_tfopt.plan import check_positive_integer
+from keras_tfopt.telemetry.records import Reading
 from keras_tfopt.training import guard_of
 from keras_tfopt.training import release_guard
 from keras_tfopt.training.checks import check_splittable
@@ -161,6 +162,20 @@ class MemoryWatchdog(keras.callbacks.Callback):
     def readings(self) -> tuple[MemoryReading, ...]:
         """The last readings, oldest first."""
         return tuple(self._readings)
+
+    def metric_readings(self) -> list[Reading]:
+        """Returns what the driver said last, for telemetry."""
+        if not self._readings:
+            return []
+        return [
+            Reading(
+                "memory_device_used_bytes",
+                device.driver.used_bytes,
+                {"device": device.device},
+            )
+            for device in self._readings[-1].devices
+            if device.driver is not None
+        ]
 
     @property
     def breaches(self) -> tuple[MemoryBreach, ...]:

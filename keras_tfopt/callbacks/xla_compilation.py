@@ -135,7 +135,7 @@ class XLACompilation(keras.callbacks.Callback):
             return CompilationStats()
         return self._policies[role].ledger.stats()
 
-    def readings(self) -> list[Reading]:
+    def metric_readings(self) -> list[Reading]:
         """Returns the account of training, for telemetry."""
         stats = self.stats()
         found = [

@@ -58,7 +58,7 @@ class GradientFigures:
         update, weights = _norm(self._updates), _norm(self._weights)
         return update / weights if update is not None and weights else None
 
-    def readings(self) -> list[Reading]:
+    def metric_readings(self) -> list[Reading]:
         """Returns the values of metrics."""
         return [
             Reading("gradient_norm", self.gradient_norm),

@@ -9,6 +9,7 @@ _KINDS = {
     "out_of_memory": r"out of memory",
     "regrow": r"\d+ steps without a failure",
     "planned": r"planned",
+    "rollback": r"\d+ calls took",
     "schedule": r"accumulation schedule",
     "xla_refused": r"failed under",
     "xla": r"XLA is|XLA was|a step takes|no trial of XLA|as measured before"

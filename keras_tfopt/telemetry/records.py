@@ -129,8 +129,8 @@ class Image(NamedTuple):
 class Reading:
     """A value that a callback knows of a metric.
 
-    A callback with a method `readings`, which returns such values, is asked by
-    the sampler every second, in its thread. Counters must not go back.
+    A callback with a method `metric_readings`, which returns such values, is
+    asked by the sampler every second, in its thread. Counters must not go back.
 
     Attributes:
         name: String. Name of the metric, without the prefix.

@@ -19,6 +19,7 @@ from keras_tfopt.telemetry.publisher import Publisher
 from keras_tfopt.telemetry.publisher import PublisherGroup
 from keras_tfopt.telemetry.row_counter import RowCounter
 from keras_tfopt.telemetry.sources import AllocatorSource
+from keras_tfopt.telemetry.sources import HostSource
 from keras_tfopt.telemetry.sources import build_info
 from keras_tfopt.telemetry.sources import explain_absences
 from keras_tfopt.telemetry.sources import poll
@@ -141,7 +142,8 @@ class TelemetrySession:
         self._fit_thread = threading.get_ident()
         self._sources = [
             AllocatorSource(),
-            *(other for other in others if hasattr(other, "readings")),
+            HostSource(),
+            *(other for other in others if hasattr(other, "metric_readings")),
         ]
         self._records.clear()
         self._figures.begin_fit(plan_of(model) is not None)

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from keras_tfopt._version import __version__
 from keras_tfopt.memory.allocator import read_allocator_stats
+from keras_tfopt.memory.host import read_host_memory
 from keras_tfopt.memory.limit import device_limit_bytes
 from keras_tfopt.telemetry.catalogue import CATALOGUE
 from keras_tfopt.telemetry.catalogue import metric_named
@@ -32,7 +33,7 @@ class AllocatorSource:
             names = ["CPU:0"]
         self._limits = {name: device_limit_bytes(name) for name in names}
 
-    def readings(self) -> list[Reading]:
+    def metric_readings(self) -> list[Reading]:
         """Returns bytes in use, their peak, and the limit of each device."""
         found = []
         for device, limit in self._limits.items():
@@ -54,6 +55,14 @@ class AllocatorSource:
         return found
 
 
+class HostSource:
+    """Reads what the process keeps in memory."""
+
+    def metric_readings(self) -> list[Reading]:
+        """Returns the resident bytes, if the kernel tells."""
+        return [Reading("host_memory_rss_bytes", read_host_memory().rss_bytes)]
+
+
 def build_info() -> Reading:
     """Returns the versions that a run is made of."""
     labels = {
@@ -71,13 +80,13 @@ def poll(store: MetricStore, sources: Iterable[Any], failed: set[str]) -> None:
 
     Args:
         store: `MetricStore`.
-        sources: Objects with a method `readings`.
+        sources: Objects with a method `metric_readings`.
         failed: Set of the names of sources that failed before.
     """
     for source in sources:
         name = type(source).__name__
         try:
-            for reading in source.readings():
+            for reading in source.metric_readings():
                 _enter(store, reading)
         except Exception as error:
             if name not in failed:
