@@ -11,10 +11,6 @@ import keras
 import pytest
 import tensorflow as tf
 
-# Clearing a session collects garbage; what is imported is none.
-gc.collect()
-gc.freeze()
-
 
 def pytest_collection_modifyitems(items):
     if tf.config.list_physical_devices("GPU"):
@@ -30,6 +26,9 @@ def fresh_keras():
     """Gives each test a Keras without names or seeds of the one before."""
     keras.utils.clear_session()
     keras.utils.set_random_seed(0)
+    # Clearing collects garbage, and TensorFlow keeps what it has ever traced.
+    # What has survived is not looked through again for each test.
+    gc.freeze()
 
 
 @pytest.fixture
