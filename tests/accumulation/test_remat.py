@@ -5,7 +5,6 @@ import dataclasses
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from keras_tfopt import AccumModel
 from keras_tfopt import ExecutionPlan
@@ -337,6 +336,3 @@ def test_steps_that_follow_no_plan_refuse_it():
 
     with pytest.raises(ValueError, match=r"remat=2 .*apply_remat"):
         functional(Own, remat=2)
-    with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
-        with pytest.raises(ValueError, match=r"remat=2 .*apply_remat"):
-            functional(AccumModel, remat=2)
