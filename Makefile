@@ -14,9 +14,8 @@ UPSTREAM := tensorflow==2.21.0 keras==3.15.1 jax \
 UPSTREAM_TESTS := keras.src.callbacks keras.src.models \
 	keras.src.trainers.trainer_test
 
-# Most of a test is tracing, which keeps one core busy; a third process works
-# while others wait, for an allocator that gives up or for a process.
-PYTEST_FLAGS := --numprocesses 3 --dist loadfile
+# Most of a test is tracing, which keeps one core busy.
+PYTEST_FLAGS := --numprocesses 2 --dist loadfile
 
 # Hides TensorFlow's information and warnings, and shows its errors.
 export TF_CPP_MIN_LOG_LEVEL ?= 2
