@@ -20,6 +20,7 @@ FLOORS = [
         "errors",
         "plan",
         "rows",
+        "turns",
     },
     {
         "accumulation",

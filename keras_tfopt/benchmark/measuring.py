@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from keras_tfopt import memory
+from keras_tfopt.turns import by_turns
 
 
 def alternate(
@@ -24,13 +25,10 @@ def alternate(
     seconds: dict[str, list[float]] = {name: [] for name in functions}
     for function in functions.values():
         function()
-    for index in range(rounds):
-        # In both orders, so that none always follows the same.
-        names = list(functions)[:: 1 if index % 2 else -1]
-        for name in names:
-            start = time.perf_counter()
-            functions[name]()
-            seconds[name].append(time.perf_counter() - start)
+    for name in by_turns(list(functions), rounds):
+        start = time.perf_counter()
+        functions[name]()
+        seconds[name].append(time.perf_counter() - start)
     return {name: statistics.median(times) for name, times in seconds.items()}
 
 

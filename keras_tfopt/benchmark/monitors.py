@@ -15,6 +15,7 @@ from keras_tfopt import callbacks
 from keras_tfopt.benchmark.networks import SMALL
 from keras_tfopt.benchmark.networks import TINY
 from keras_tfopt.benchmark.networks import Network
+from keras_tfopt.turns import by_turns
 
 AIM = 1.01
 
@@ -129,12 +130,10 @@ def measure(
     epochs = max(round(seconds / (_BATCHES * step)), 1)
     times: dict[str, list[float]] = {name: [] for name in ("", *monitors)}
     reading: dict[str, float] = dict.fromkeys(times, 0.0)
-    for index in range(rounds):
-        # In both orders, so that none always follows the same.
-        for name in list(times)[:: 1 if index % 2 else -1]:
-            added = [monitors[name]()] if name else []
-            times[name] += _time(model, data, epochs, added)
-            reading[name] += _seconds_of_readings(added)
+    for name in by_turns(list(times), rounds):
+        added = [monitors[name]()] if name else []
+        times[name] += _time(model, data, epochs, added)
+        reading[name] += _seconds_of_readings(added)
     plain = _fast(times.pop(""))
     return [
         MonitorCost(

@@ -13,15 +13,17 @@ from keras_tfopt.cli.allocator import count_cpu_memory
 from keras_tfopt.config import Optimization
 from keras_tfopt.errors import OutOfMemoryError
 
+Source = Annotated[
+    str,
+    typer.Argument(
+        help="MLP, convnet, transformer, or module:function; the function "
+        "returns a compiled model and a batch."
+    ),
+]
+
 
 def fit_plan(
-    source: Annotated[
-        str,
-        typer.Argument(
-            help="MLP, convnet, transformer, or module:function; the function "
-            "returns a compiled model and a batch."
-        ),
-    ],
+    source: Source,
     limit_mib: Annotated[
         int | None,
         typer.Option(min=1, help="What a step may use. Default: the device's."),
@@ -51,13 +53,7 @@ def fit_plan(
 
 
 def trace(
-    source: Annotated[
-        str,
-        typer.Argument(
-            help="MLP, convnet, transformer, or module:function; the function "
-            "returns a compiled model and a batch."
-        ),
-    ],
+    source: Source,
     rows: Annotated[int, typer.Option(min=1, help="Rows of the table.")] = 12,
 ) -> None:
     """Show what is alive at the peak of a step, by layer and tensor."""
@@ -72,13 +68,7 @@ def trace(
 
 
 def tune(
-    source: Annotated[
-        str,
-        typer.Argument(
-            help="MLP, convnet, transformer, or module:function; the function "
-            "returns a compiled model and a batch."
-        ),
-    ],
+    source: Source,
     configuration: Annotated[
         pathlib.Path | None,
         typer.Option(help="YAML file to start from."),

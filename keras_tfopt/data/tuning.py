@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras_tfopt import _compat_fit
 from keras_tfopt.data.pipeline import advise_on_pipeline
 from keras_tfopt.plan import check_positive_integer
+from keras_tfopt.turns import by_turns
 
 _ROUNDS = 3
 
@@ -106,10 +107,8 @@ def _apply(
 def _throughput(datasets: list[tf.data.Dataset], elements: int) -> list[float]:
     """Returns the elements a second of datasets, measured by turns."""
     rates: list[list[float]] = [[] for _ in datasets]
-    for index in range(_ROUNDS):
-        # In both orders, so that none always follows the same.
-        for place in range(len(datasets))[:: 1 if index % 2 else -1]:
-            rates[place].append(_rate(datasets[place], elements))
+    for place in by_turns(range(len(datasets)), _ROUNDS):
+        rates[place].append(_rate(datasets[place], elements))
     return [statistics.median(measured) for measured in rates]
 
 

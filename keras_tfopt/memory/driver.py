@@ -9,6 +9,7 @@ from keras_tfopt.memory.driver_reading import DriverReading
 from keras_tfopt.memory.gpus import Gpu
 from keras_tfopt.memory.gpus import MigInstance
 from keras_tfopt.memory.gpus import pci_address
+from keras_tfopt.memory.gpus import text_of
 from keras_tfopt.memory.topology import Topology
 from keras_tfopt.memory.topology import read_topology
 
@@ -125,7 +126,7 @@ class Driver:
         return Gpu(
             index,
             uuid,
-            None if info is None else pci_address(_text(info.busId)),
+            None if info is None else pci_address(text_of(info.busId)),
             self._about(uuid, "name", nvml.nvmlDeviceGetName, handle),
             self._instances(uuid, handle) if is_cut else (),
             is_cut,
@@ -280,7 +281,3 @@ class Driver:
         except self._nvml.NVMLError as error:
             report_absence(what, str(error))
             return None
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value

@@ -62,3 +62,8 @@ def pci_address(text: str) -> str | None:
         return None
     domain, bus, device, function = (int(part, 16) for part in found.groups())
     return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
+
+
+def text_of(value: str | bytes) -> str:
+    """Returns text of the bindings, some versions of which give bytes."""
+    return value.decode() if isinstance(value, bytes) else value

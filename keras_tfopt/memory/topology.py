@@ -7,6 +7,7 @@ from typing import Any
 
 from keras_tfopt.memory.gpus import Gpu
 from keras_tfopt.memory.gpus import pci_address
+from keras_tfopt.memory.gpus import text_of
 
 # More than any GPU has.
 _MAX_LINKS = 18
@@ -122,10 +123,6 @@ def _nvlinks_of(nvml: Any, handle: Any, ask: Callable) -> dict[str | None, int]:
             break
         if is_active:
             remote = ask(nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
-            address = remote and pci_address(_text(remote.busId))
+            address = remote and pci_address(text_of(remote.busId))
             counts[address] = counts.get(address, 0) + 1
     return counts
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value

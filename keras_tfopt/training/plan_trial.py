@@ -22,6 +22,7 @@ from keras_tfopt.memory.limit import default_device
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.training.batch import to_tensors
 from keras_tfopt.training.step_functions import StepFunctions
+from keras_tfopt.turns import by_turns
 
 _TINY = 1e-12
 
@@ -100,13 +101,10 @@ def measure_by_turns(trials: Sequence[PlanTrial], rounds: int) -> None:
     with contextlib.ExitStack() as stack:
         for trial in trials:
             stack.enter_context(unchanged(trial.model))
-        for index in range(rounds):
-            # In both orders, so that none always follows the same.
-            order = list(enumerate(trials))[:: 1 if index % 2 else -1]
-            for place, trial in order:
-                start = time.perf_counter()
-                trial.run()
-                seconds[place].append(time.perf_counter() - start)
+        for place, trial in by_turns(list(enumerate(trials)), rounds):
+            start = time.perf_counter()
+            trial.run()
+            seconds[place].append(time.perf_counter() - start)
     for trial, measured in zip(trials, seconds, strict=True):
         trial.seconds = statistics.median(measured)
 

@@ -10,22 +10,19 @@ import pytest
 
 from keras_tfopt import distribution
 from keras_tfopt.distribution.peers import wait_for_peers
+from keras_tfopt.launcher import Cluster
+from keras_tfopt.launcher import local_cluster
 from tests import models
 from tests import subprocesses
 from tests.equivalence import run
 
 
 def free_addresses(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
-    for one in sockets:
-        one.close()
-    return addresses
+    return list(local_cluster(count).addresses)
 
 
 def tf_config(addresses, index):
-    task = {"type": "worker", "index": index}
-    return json.dumps({"cluster": {"worker": addresses}, "task": task})
+    return Cluster(tuple(addresses), 0, len(addresses)).tf_config(index)
 
 
 @pytest.mark.distributed
