@@ -101,7 +101,7 @@ def trace_memory(
             model, "plan", ExecutionPlan(jit_compile=bool(model.jit_compile))
         )
     device = default_device()
-    batch = to_tensors(batch)
+    batch = _owned(to_tensors(batch))
     attribution = Attribution(model)
     with attribution.marked():
         step, run, effects = _make_run(model, batch, plan)
@@ -132,7 +132,7 @@ def trace_memory(
             MemoryEntry(
                 "other",
                 UNKNOWN,
-                "older than the step, and rounding of blocks",
+                _OLDER,
                 rest,
             )
         )
@@ -241,6 +241,18 @@ def _put_back(effects: Effects) -> Iterator[None]:
     finally:
         for variable, value in zip(effects.variables, before, strict=True):
             variable.assign(value)
+
+
+def _owned(batch: Any) -> Any:
+    """Returns a batch whose tensors the allocator has handed out.
+
+    On a CPU a tensor may share the memory of a NumPy array.
+    """
+    return tf.nest.map_structure(
+        lambda leaf: None if leaf is None else tf.raw_ops.DeepCopy(x=leaf),
+        batch,
+        expand_composites=True,
+    )
 
 
 def _standing_entries(

@@ -16,6 +16,7 @@ from keras_tfopt import ExecutionPlan
 from keras_tfopt import trace_memory
 from keras_tfopt.memory import read_allocator_stats
 from keras_tfopt.memory import reset_allocator_peak
+from keras_tfopt.memory.memory_trace import UNKNOWN
 from tests.equivalence import state_of
 
 ROWS = 1024
@@ -59,6 +60,12 @@ def figures(model, plan=None):
         "allocator_peak": peak,
         "sum": sum(entry.bytes for entry in trace.entries),
         "unattributed": trace.unattributed_ratio,
+        # Of what the step itself allocates.
+        "unnamed": sum(
+            entry.bytes
+            for entry in trace.entries
+            if entry.layer == UNKNOWN and entry.begin is not None
+        ),
         "activations": activations,
         "kinds": trace.by_kind(),
         "layers": trace.by_layer(),
