@@ -1,6 +1,5 @@
 """What steps need in memory, measured once in a process of its own."""
 
-import functools
 import json
 
 from tests import subprocesses
@@ -122,7 +121,6 @@ print(json.dumps({
 '''
 
 
-@functools.cache
 def measure() -> dict[str, float]:
     """Returns bytes of the peak of steps, and peaks of commits per weights."""
     printed = subprocesses.run_source(

@@ -14,6 +14,7 @@ from keras_tfopt import AccumModel
 from keras_tfopt import callbacks
 from keras_tfopt.benchmark.measuring import alternate
 from keras_tfopt.benchmark.measuring import peak_bytes
+from keras_tfopt.benchmark.networks import LITTLE
 from keras_tfopt.benchmark.networks import NETWORKS
 from keras_tfopt.benchmark.networks import SMALL
 from keras_tfopt.benchmark.networks import TINY
@@ -69,7 +70,7 @@ def run_benchmark(
     ]
     measures += [
         (idle_cost, TINY),
-        (many_steps_cost, TINY),
+        (many_steps_cost, LITTLE),
         (guard_cost, SMALL),
     ]
     with console.status("measuring") as status:
@@ -85,7 +86,7 @@ def run_benchmark(
 
 def idle_cost(network: Network, rounds: int, **compile_with: Any) -> Comparison:
     """Times a step without splitting."""
-    batches = 200 if network is TINY else 4
+    batches = 200 if network in (TINY, LITTLE) else 4
     data = network.dataset(batches, network.batch_size)
     seconds = _times(
         {

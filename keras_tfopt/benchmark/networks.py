@@ -104,6 +104,9 @@ NETWORKS = (
 # A step of some milliseconds.
 SMALL = Network("small MLP", (64,), _perceptron, 512)
 
+# A step of about one millisecond, where several run in a call.
+LITTLE = Network("little MLP", (64,), _perceptron, 32)
+
 # So small that a step is mostly what Keras does around it.
 TINY = Network(
     "tiny MLP",

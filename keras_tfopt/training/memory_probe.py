@@ -33,6 +33,10 @@ _RUNS = 2
 # A size that is this close to what the limit allows is good enough.
 _CLOSE = 1.1
 
+# Growth near the limit, where a line is followed: a peak that grows with the
+# size stays within what is left above the usual share of the device.
+_CAREFUL = 1.15
+
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
@@ -170,22 +174,31 @@ def search(prober: Prober, limit: int, start: int = 1) -> Probe | None:
             fits = probe
         else:
             exceeds = probe or Probe(size, 2 * limit)
-        size = _next_size(fits or Probe(0, 0), exceeds, limit, prober.rows)
+        least = prober.probes[0].peak_bytes if prober.probes else 0
+        size = _next_size(
+            fits or Probe(0, 0), exceeds, limit, prober.rows, least
+        )
     return fits
 
 
 def _next_size(
-    fits: Probe, exceeds: Probe | None, limit: int, rows: int
+    fits: Probe, exceeds: Probe | None, limit: int, rows: int, least: int
 ) -> int:
     """Returns the size to measure next, or 0 when there is none."""
     size = fits.microbatch_size
-    # Allocators that do not count small blocks may answer 0.
-    room = limit / max(fits.peak_bytes, 1)
-    if not size or room <= _CLOSE:
+    # What grows with the size is what is above the peak of the smallest.
+    spare = (limit - least) / max(fits.peak_bytes - least, 1)
+    if not size or spare <= _CLOSE:
         return 0
     if exceeds is None:
-        # A peak at most doubles with its micro-batch.
-        grown = min(max(int(size * min(room, 2.0)), size + 1), rows)
+        # Allocators that do not count small blocks may answer 0.
+        room = limit / max(fits.peak_bytes, 1)
+        if room > _CLOSE:
+            # A peak at most doubles with its micro-batch.
+            grown = max(int(size * min(room, 2.0)), size + 1)
+        else:
+            grown = int(size * min(spare, _CAREFUL))
+        grown = min(grown, rows)
         return grown if grown > size else 0
     if exceeds.microbatch_size <= size * _CLOSE:
         return 0

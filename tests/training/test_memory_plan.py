@@ -114,15 +114,6 @@ expected = train(reference)
 result["planned_difference"] = difference(planned)
 result["ahead_difference"] = difference(ahead.get_weights())
 
-stock = perceptron(keras.Model)
-try:
-    train(stock)
-except tf.errors.ResourceExhaustedError as error:
-    result["stock"] = str(error)
-del stock
-
-
-
 class Relief(keras.callbacks.Callback):
     # Holds memory, as another process would, until a later epoch.
 
@@ -194,11 +185,6 @@ def test_planned_step_is_exact(outcome):
 
 
 @pytest.mark.slow
-def test_stock_keras_runs_out_of_memory(outcome):
-    assert "OOM when allocating" in outcome["stock"]
-
-
-@pytest.mark.slow
 def test_recovery_is_exact(outcome):
     recovered, expected = outcome["recovered_loss"]
     assert recovered == pytest.approx(expected, abs=1e-6)
@@ -252,7 +238,7 @@ for network in NETWORKS:
     needed = peak(model, batch, rows // 16), peak(model, batch, rows)
     limit = sum(needed) // 2
     found = plan_memory(model, batch, limit_bytes=limit, remat=False)
-    best, size = 0, rows // 16
+    best, size = 0, rows // 4
     while size < rows:
         if peak(model, batch, size) <= limit:
             best = size
@@ -264,16 +250,13 @@ print(json.dumps(result))
 
 
 # What runs side by side by chance scatters peaks: the workspaces of
-# convolutions with many threads, and gradients that wait for one with few. On a
-# CPU those workspaces are most of what a convnet needs.
+# convolutions with many threads, and gradients that wait for one with few.
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("names", "threads", "factor"),
-    [(["MLP", "transformer"], "4", 1.25), (["convnet"], "1", 1.6)],
+    ("names", "threads"),
+    [(["MLP", "transformer"], "4"), (["convnet"], "1")],
 )
-def test_planned_size_is_close_to_that_of_an_exhaustive_search(
-    names, threads, factor
-):
+def test_planned_size_is_close_to_that_of_an_exhaustive_search(names, threads):
     text = subprocesses.run_source(
         f"NAMES = {names}{_SEARCH}",
         TF_CPU_ALLOCATOR_USE_BFC="true",
@@ -285,8 +268,8 @@ def test_planned_size_is_close_to_that_of_an_exhaustive_search(
     result = json.loads(text.splitlines()[-1])
     assert list(result) == names
     for size, best, rows in result.values():
-        assert rows // 16 < best < rows
-        assert best / factor <= size <= best * factor
+        assert rows // 4 < best < rows
+        assert best / 1.25 <= size <= best * 1.25
 
 
 @pytest.mark.parametrize(
