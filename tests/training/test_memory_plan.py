@@ -125,7 +125,7 @@ class Relief(keras.callbacks.Callback):
             self.ballast = None
 
 
-halves = {"batch_size": ROWS // 2, "epochs": 20}
+halves = {"batch_size": ROWS // 2, "epochs": 7}
 reference = perceptron(AccumModel, microbatch_size=256)
 expected = train(reference, **halves)
 plain = perceptron(keras.Model)
