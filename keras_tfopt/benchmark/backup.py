@@ -3,6 +3,7 @@
 from collections.abc import Callable
 import contextlib
 import dataclasses
+import importlib.util
 import pathlib
 import statistics
 import tempfile
@@ -31,7 +32,8 @@ class BackupCosts:
             values that it must not overwrite and the work of the thread.
         write: Float. Seconds from the start of a backup until it is on the
             disk.
-        restore: Float. Seconds to come back to it.
+        restore: Float. Seconds to come back to it; `None` where the callback
+            does not.
         bytes: Integer. Size of a backup on the disk.
     """
 
@@ -39,8 +41,48 @@ class BackupCosts:
     stall: float
     slowdown: float
     write: float
-    restore: float
+    restore: float | None
     bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+    """A callback that backs up.
+
+    Attributes:
+        make: Callable from an empty folder to the callback.
+        wait: Callable on the callback. Waits until all is on the disk.
+        restores: Boolean. Whether the next `fit` comes back to a backup.
+    """
+
+    make: Callable[[str], Any]
+    wait: Callable[[Any], None]
+    restores: bool = True
+
+
+def _kinds() -> dict[str, _Kind]:
+    """Returns what is compared; Orbax where it is installed."""
+    kinds = {
+        "stock Keras": _Kind(
+            lambda folder: keras.callbacks.BackupAndRestore(
+                folder, save_freq=2, delete_checkpoint=False
+            ),
+            lambda callback: None,
+        ),
+        "ours": _Kind(
+            lambda folder: callbacks.BackupAndRestore(
+                folder, save_freq=2, delete_checkpoint=False
+            ),
+            lambda callback: wait_for_writers(),
+        ),
+    }
+    if importlib.util.find_spec("orbax") is not None:
+        kinds["Orbax"] = _Kind(
+            lambda folder: keras.callbacks.OrbaxCheckpoint(folder, save_freq=2),
+            lambda callback: callback.wait_until_finished(),
+            restores=False,
+        )
+    return kinds
 
 
 class _Done(Exception):
@@ -52,11 +94,15 @@ class _Clock(keras.callbacks.Callback):
 
     Args:
         steps: Integer.
+        wait: Callable. Waits until what is saved is on the disk.
     """
 
-    def __init__(self, steps: int) -> None:
+    def __init__(
+        self, steps: int, wait: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__()
         self.steps = steps
+        self._wait = wait
         self.start = 0.0
         self.begins: list[float] = []
         self.ends: list[float] = []
@@ -79,7 +125,7 @@ class _Clock(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.ends.append(time.perf_counter())
         if len(self.ends) % 2:
-            wait_for_writers()
+            self._wait()
             self.written.append(time.perf_counter())
 
     def step(self, index: int) -> float:
@@ -106,27 +152,20 @@ def run_benchmark(
         idle_steps: Integer. Steps for `idle_cost`. Defaults to 2000.
 
     Returns:
-        Dict of `BackupCosts`, of `"stock Keras"` and `"ours"`.
+        Dict of `BackupCosts`, of `"stock Keras"`, `"ours"`, and `"Orbax"` where
+        `orbax-checkpoint` is installed.
     """
-    makers = {
-        "stock Keras": lambda folder: keras.callbacks.BackupAndRestore(
-            folder, save_freq=2, delete_checkpoint=False
-        ),
-        "ours": lambda folder: callbacks.BackupAndRestore(
-            folder, save_freq=2, delete_checkpoint=False
-        ),
-    }
     results = {}
-    for name, make in makers.items():
+    for name, kind in _kinds().items():
         with tempfile.TemporaryDirectory() as folder:
-            results[name] = measure_backups(make, folder, width, depth)
+            results[name] = measure_backups(kind, folder, width, depth)
         keras.backend.clear_session()
     console.print(results_table(results, idle_cost(idle_steps)))
     return results
 
 
 def measure_backups(
-    make: Callable[[str], keras.callbacks.Callback],
+    kind: _Kind,
     folder: str,
     width: int,
     depth: int,
@@ -135,7 +174,7 @@ def measure_backups(
     """Measures the backups that a callback makes after every second step.
 
     Args:
-        make: Callable from a folder to the callback.
+        kind: The callback.
         folder: String. Empty folder.
         width: Integer. Units of a layer.
         depth: Integer. Layers.
@@ -146,8 +185,9 @@ def measure_backups(
     """
     model = _network(width, depth)
     batches = 2 * rounds + 4
-    clock = _Clock(batches - 1)
-    _fit(model, batches, [clock, make(folder)])
+    backup = kind.make(folder)
+    clock = _Clock(batches - 1, lambda: kind.wait(backup))
+    _fit(model, batches, [clock, backup])
     # Every second step is followed by a backup, which is on the disk before the
     # next one: the odd ones, of which the first is left out.
     saved = range(3, 2 * rounds + 2, 2)
@@ -158,15 +198,17 @@ def measure_backups(
         clock.written[(i + 1) // 2] - clock.ends[i] for i in saved
     )
     keras.backend.clear_session()
-    clock = _Clock(0)
-    backup = make(folder)
-    _fit(_network(width, depth), batches, [clock, backup])
+    restore = None
+    if kind.restores:
+        clock = _Clock(0)
+        _fit(_network(width, depth), batches, [clock, kind.make(folder)])
+        restore = clock.begins[0] - clock.start
     return BackupCosts(
         model.count_params(),
         stall,
         slowed - usual,
         write,
-        clock.begins[0] - clock.start,
+        restore,
         _size(folder) // getattr(backup, "keep", 1),
     )
 
@@ -211,7 +253,10 @@ def results_table(
         ("training waits", lambda c: f"{c.stall:.3f} s"),
         ("the next step takes longer", lambda c: f"{c.slowdown:.2f} s"),
         ("on the disk after", lambda c: f"{c.write:.1f} s"),
-        ("restored in", lambda c: f"{c.restore:.1f} s"),
+        (
+            "restored in",
+            lambda c: "–" if c.restore is None else f"{c.restore:.1f} s",
+        ),
         ("size", lambda c: f"{c.bytes / 2**20:.0f} MiB"),
     ]
     for name in results:
