@@ -11,8 +11,9 @@ import tensorflow as tf
 
 from keras_tfopt import _compat
 from keras_tfopt.distribution.cluster import ClusterConfig
-from keras_tfopt.distribution.cluster import parse_tf_config
 from keras_tfopt.distribution.peers import wait_for_peers
+from keras_tfopt.distribution.resolved_cluster import find_cluster
+from keras_tfopt.distribution.resolved_cluster import slurm_resolver
 
 _logger = logging.getLogger("keras_tfopt")
 
@@ -30,6 +31,7 @@ CROSS_DEVICE_OPS = {
     "reduction_to_one_device": tf.distribute.ReductionToOneDevice,
 }
 _IMPLEMENTATIONS = tf.distribute.experimental.CommunicationImplementation
+_TPU_RESOLVER = tf.distribute.cluster_resolver.TPUClusterResolver
 COMMUNICATIONS = {
     "auto": _IMPLEMENTATIONS.AUTO,
     "ring": _IMPLEMENTATIONS.RING,
@@ -68,6 +70,7 @@ def strategy(
     devices: list[str] | None = None,
     cross_device_ops: str | None = None,
     communication: str = "auto",
+    cluster_resolver: Any = None,
     timeout_seconds: float = 300.0,
 ) -> ChosenStrategy:
     """Makes the distribution strategy for this machine, and says why.
@@ -95,8 +98,9 @@ def strategy(
     Args:
         name: String. `"mirrored"` copies a model to all devices of this
             machine; `"one_device"` puts it on one; `"auto"` takes what
-            TF_CONFIG asks for, then a TPU that the environment names, then
-            several GPUs, and else no distribution at all. `"tpu"` needs a TPU.
+            TF_CONFIG or a step of Slurm asks for, then a TPU that the
+            environment names, then several GPUs, and else no distribution at
+            all. `"tpu"` needs a TPU.
             `"multi_worker_mirrored"` copies a model to all workers of
             TF_CONFIG; only an `AccumModel` trains under it, with the steps of
             Keras. `"parameter_server"` is refused: Keras 3 cannot train under
@@ -108,6 +112,11 @@ def strategy(
             `None` for TensorFlow's choice. Defaults to `None`.
         communication: String. `"auto"`, `"ring"` or `"nccl"`, between workers.
             Defaults to `"auto"`.
+        cluster_resolver: `tf.distribute.cluster_resolver.ClusterResolver` or
+            `None`. Who knows the other workers, such as that for Kubernetes or
+            Google Compute Engine, or for a TPU. Its cluster is written into
+            TF_CONFIG. Defaults to TF_CONFIG, and to Slurm's own variables where
+            `srun` has started several tasks.
         timeout_seconds: Float. How long to wait for other workers. Defaults to
             300.
 
@@ -125,10 +134,16 @@ def strategy(
     )
     _check_choice("communication", communication, tuple(COMMUNICATIONS))
     _check_keras_distribution()
-    cluster = parse_tf_config(os.environ.get("TF_CONFIG"))
+    if cluster_resolver is None and name in ("auto", "multi_worker_mirrored"):
+        cluster_resolver = slurm_resolver(os.environ)
+    is_tpu = isinstance(cluster_resolver, _TPU_RESOLVER)
+    cluster, source = find_cluster(None if is_tpu else cluster_resolver)
     reason = "as asked for"
     if name == "auto":
-        name, reason = _choose(cluster)
+        name, reason = _choose(cluster, source)
+        if is_tpu:
+            name, reason = "tpu", "the resolver is that of a TPU"
+    _check_resolver(name, cluster_resolver)
     if name not in ("mirrored", "one_device") and devices is not None:
         raise ValueError(
             "Only two strategies take devices. Received: "
@@ -145,7 +160,7 @@ def strategy(
         "default": lambda: tf.distribute.get_strategy(),
         "mirrored": lambda: _mirrored(devices, cross_device_ops),
         "one_device": lambda: _one_device(devices),
-        "tpu": _tpu,
+        "tpu": lambda: _tpu(cluster_resolver),
         "multi_worker_mirrored": lambda: _multi_worker(
             cluster, communication, timeout_seconds
         ),
@@ -156,12 +171,12 @@ def strategy(
     return chosen
 
 
-def _choose(cluster: ClusterConfig | None) -> tuple[str, str]:
+def _choose(cluster: ClusterConfig | None, source: str) -> tuple[str, str]:
     if cluster is not None and cluster.has_parameter_servers:
-        return "parameter_server", "TF_CONFIG names parameter servers"
+        return "parameter_server", f"{source} names parameter servers"
     if cluster is not None and len(cluster.workers) > 1:
         count = len(cluster.workers)
-        return "multi_worker_mirrored", f"TF_CONFIG names {count} workers"
+        return "multi_worker_mirrored", f"{source} names {count} workers"
     if os.environ.get("TPU_NAME"):
         return "tpu", f"TPU_NAME is {os.environ['TPU_NAME']!r}"
     gpus = tf.config.list_logical_devices("GPU")
@@ -242,9 +257,10 @@ def _short_name(device: str) -> str:
     return device.strip("/").removeprefix("device:").upper()
 
 
-def _tpu() -> tf.distribute.Strategy:
+def _tpu(resolver: Any) -> tf.distribute.Strategy:
+    """Connects to a TPU, as TensorFlow describes; not tested on one."""
     try:
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver()
+        resolver = resolver or _TPU_RESOLVER()
         tf.config.experimental_connect_to_cluster(resolver)
         # A resolver is no proof of a TPU.
         tf.tpu.experimental.initialize_tpu_system(resolver)
@@ -295,6 +311,17 @@ def _parameter_server() -> tf.distribute.Strategy:
         "name='parameter_server', or a TF_CONFIG with the job `ps`. Expected: "
         "the devices of one machine, with name='mirrored'."
     )
+
+
+def _check_resolver(name: str, resolver: Any) -> None:
+    is_tpu = isinstance(resolver, _TPU_RESOLVER)
+    wanted = ("tpu",) if is_tpu else ("multi_worker_mirrored",)
+    if resolver is not None and name not in wanted:
+        raise ValueError(
+            "Only strategies over several processes take a resolver. Received: "
+            f"cluster_resolver={type(resolver).__name__} for name={name!r}. "
+            f"Expected: name={wanted[0]!r}, and a cluster of several workers."
+        )
 
 
 def _check_choice(argument: str, value: Any, choices: tuple) -> None:
