@@ -27,6 +27,13 @@ def check_positive_integer(name: str, value: Any) -> None:
         )
 
 
+_INTEGERS = (
+    "accumulation_steps",
+    "microbatch_size",
+    "gather_steps",
+    "padded_rows",
+)
+
 Remat: TypeAlias = int | tuple[str | tuple[str, str], ...] | None
 
 
@@ -99,6 +106,10 @@ class ExecutionPlan:
             names, each by itself, and for each pair of names all that a
             functional model calls from the first to the last, together.
             Defaults to `None`, which means nothing.
+        padded_rows: Integer or `None`. Rows that each micro-batch, or the whole
+            batch, is padded to for XLA; the padding counts nowhere. What
+            `callbacks.XLACompilation(on_new_shape="pad")` sets for a batch.
+            Defaults to `None`, which means no padding.
 
     Raises:
         ValueError: If a number is not a positive integer, if both ways of
@@ -110,10 +121,11 @@ class ExecutionPlan:
     jit_compile: bool = False
     gather_steps: int | None = None
     remat: Remat = None
+    padded_rows: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "remat", normalized_remat(self.remat))
-        for name in ("accumulation_steps", "microbatch_size", "gather_steps"):
+        for name in _INTEGERS:
             value = getattr(self, name)
             check_positive_integer(name, value)
             if value is not None:

@@ -76,8 +76,8 @@ def streamed(parts):
     Its length is known: stock Keras counts an update for the batch that it
     misses at the end of a dataset of unknown length.
     """
-    signature = tuple(
-        tf.TensorSpec([None] * part.ndim, part.dtype) for part in parts[0]
+    signature = tf.nest.map_structure(
+        lambda part: tf.TensorSpec([None] * part.ndim, part.dtype), parts[0]
     )
     data = tf.data.Dataset.from_generator(
         lambda: iter(parts), output_signature=signature

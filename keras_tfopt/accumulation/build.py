@@ -1,6 +1,8 @@
 """Making the pure step of a model, or refusing with the reason."""
 
 from collections.abc import Callable
+import dataclasses
+import functools
 from typing import Any
 import warnings
 
@@ -17,12 +19,18 @@ from keras_tfopt.accumulation.microstep import Share
 from keras_tfopt.accumulation.microstep import StepMode
 from keras_tfopt.accumulation.microstep import read_values
 from keras_tfopt.accumulation.optimizer_build import build_optimizer
+from keras_tfopt.accumulation.padded_step import PaddedMicrostep
+from keras_tfopt.accumulation.padded_step import PaddedStep
+from keras_tfopt.accumulation.padded_step import run_padded
+from keras_tfopt.accumulation.padding import PaddingError
 from keras_tfopt.accumulation.pure_step import SplitStep
 from keras_tfopt.accumulation.pure_step import WholeStep
 from keras_tfopt.accumulation.purity import Effects
 from keras_tfopt.accumulation.purity import find_effects
+from keras_tfopt.accumulation.scope import BranchWriteError
 from keras_tfopt.accumulation.split import take_rows
 from keras_tfopt.accumulation.state import StateRules
+from keras_tfopt.accumulation.state import layer_state
 from keras_tfopt.plan import ExecutionPlan
 
 _PLAIN = ExecutionPlan()
@@ -132,6 +140,71 @@ def build_split_step(
     return SplitStep(function, like, definition)
 
 
+def build_padded_step(
+    model: keras.Model,
+    example: Any,
+    padded: Any,
+    size: int,
+    tracker_weight: float,
+    mode: StepMode = TRAINING,
+    plan: ExecutionPlan = _PLAIN,
+) -> PaddedStep:
+    """Makes the pure step for batches whose rows are padded for XLA.
+
+    Args:
+        model: A compiled Keras model; it is built here where it is not.
+        example: Nest of tensor specs of a micro-batch of any rows.
+        padded: The same of one with padding.
+        size: Integer. Its rows.
+        tracker_weight: Float. Weight of a batch in the per-output trackers.
+        mode: `StepMode`. Defaults to `TRAINING`.
+        plan: `ExecutionPlan`. Defaults to one that recomputes nothing.
+
+    Returns:
+        `PaddedStep`. Whether rows influence each other, only running it tells.
+
+    Raises:
+        PaddingError: If the forward pass changes state that would be changed
+            for rows of padding too, or draws numbers for them.
+    """
+    try:
+        found = discover(
+            model, _runner(example, False), mode, look_for_assumptions
+        )
+    except BranchWriteError as error:
+        raise PaddingError(str(error)) from error
+    state = layer_state(model, found.written)
+    if state:
+        raise PaddingError(f"the forward pass changes {', '.join(state)}")
+    trainable = _build_optimizer(model) if mode.differentiates else []
+    definition = Microstep(
+        model, trainable, found.written, [], tracker_weight, mode, plan
+    )
+    share = _share_spec(found.loss_evaluations)
+    uncompiled = dataclasses.replace(
+        definition, plan=dataclasses.replace(plan, jit_compile=False)
+    )
+    function = _trace(uncompiled, example, found.written, share)
+    _refuse_padding(find_effects(function))
+    like = MicrostepResult(*function.structured_outputs)
+    compiled = tf.function(
+        functools.partial(run_padded, definition, size),
+        jit_compile=True,
+        autograph=False,
+    ).get_concrete_function(
+        padded,
+        tf.TensorSpec((), tf.int32),
+        _specs(trainable),
+        _specs(found.written),
+        share,
+    )
+    return PaddedStep(
+        PaddedMicrostep(definition, compiled, size),
+        SplitStep(function, like, uncompiled),
+        plan.is_split,
+    )
+
+
 def retrace(step: SplitStep, example: Any) -> SplitStep:
     """Returns the same step, traced anew.
 
@@ -211,6 +284,14 @@ def _scaled_parameters(trainable: list[keras.Variable]) -> list[str]:
         for variable in trainable
         if getattr(variable, "overwrite_with_gradient", False)
     ]
+
+
+def _refuse_padding(effects: Effects) -> None:
+    reasons = [f"writes '{name}' past Keras" for name in effects.writes]
+    reasons += [f"calls Python function '{n}'" for n in effects.python_ops]
+    reasons += [f"draws numbers by {name}" for name in effects.random_ops]
+    if reasons:
+        raise PaddingError(f"the forward pass {', '.join(reasons)}")
 
 
 def _refuse_effects(effects: Effects, found: Discovery) -> None:

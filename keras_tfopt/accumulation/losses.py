@@ -17,6 +17,7 @@ import keras
 import tensorflow as tf
 
 from keras_tfopt import _compat
+from keras_tfopt.accumulation.padding import RealRows
 
 
 class MicrobatchLoss:
@@ -38,6 +39,7 @@ class MicrobatchLoss:
         rows: Int32 scalar. Rows of the micro-batch.
         row_weight: Float32 scalar. Share of the micro-batch in the rows.
         tracker_weight: Float. Weight of a batch in the per-output trackers.
+        real: `RealRows` of a padded micro-batch. Defaults to `None`.
     """
 
     def __init__(
@@ -47,8 +49,10 @@ class MicrobatchLoss:
         rows: tf.Tensor,
         row_weight: tf.Tensor,
         tracker_weight: float,
+        real: RealRows | None = None,
     ) -> None:
         self._rows = rows
+        self._real = real
         self._row_weight = row_weight
         self._denominators = denominators
         self._local: list[tf.Tensor] = []
@@ -74,7 +78,9 @@ class MicrobatchLoss:
 
     def _term(self, loss: Any) -> Callable[..., tf.Tensor]:
         def value(y_true: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
-            parts = split_loss(loss, y_true, y_pred, sample_weight, self._rows)
+            parts = split_loss(
+                loss, y_true, y_pred, sample_weight, self._rows, self._real
+            )
             if parts is None:
                 return loss(y_true, y_pred, sample_weight)
             denominator = self._denominators[len(self._local)]
@@ -118,7 +124,12 @@ class LossParts(NamedTuple):
 
 
 def split_loss(
-    loss: Any, y_true: Any, y_pred: Any, sample_weight: Any, rows: Any
+    loss: Any,
+    y_true: Any,
+    y_pred: Any,
+    sample_weight: Any,
+    rows: Any,
+    real: RealRows | None = None,
 ) -> LossParts | None:
     """Returns a loss in parts, or `None` if it has none.
 
@@ -128,6 +139,8 @@ def split_loss(
         y_pred: Predictions; a Keras mask on them counts.
         sample_weight: Weights or `None`.
         rows: Int32 scalar. Rows of the micro-batch.
+        real: `RealRows` of a padded micro-batch, of which `denominator` then
+            tells nothing. Defaults to `None`.
 
     Returns:
         `LossParts`, or `None` for a loss that gives one number for a batch and
@@ -145,6 +158,10 @@ def split_loss(
     values = recorded[0]
     if not _has_rows(values, y_pred):
         return None
+    if real is not None:
+        if not real.are_in(weighted):
+            return None
+        weighted = real.keep(weighted)
     total = tf.reduce_sum(weighted)
     sums_weights = (
         loss.reduction == "mean_with_sample_weight"
@@ -159,7 +176,8 @@ def split_loss(
     if _is_unreduced(loss) or not (sums_weights or masks):
         count = tf.cast(rows, tf.float32)
         size = tf.cast(tf.size(weighted), tf.float32)
-        return LossParts(total, tf.math.divide_no_nan(size, count), count)
+        given = count if real is None else float(real.size)
+        return LossParts(total, tf.math.divide_no_nan(size, given), count)
 
     def ones(y_true: Any, y_pred: Any) -> tf.Tensor:
         # Keras sums the weights as they are given, not broadcast to the values.
@@ -201,7 +219,9 @@ def replaced_compile_loss(
 
 @contextlib.contextmanager
 def summed_activity_losses(
-    model: keras.Model, row_weight: tf.Tensor | None
+    model: keras.Model,
+    row_weight: tf.Tensor | None,
+    real: RealRows | None = None,
 ) -> Iterator[None]:
     """Lets the activity regularizers of micro-batches add up.
 
@@ -212,15 +232,22 @@ def summed_activity_losses(
         model: The model.
         row_weight: Float32 scalar. Share of the micro-batch in the rows, or
             `None` for a whole batch.
+        real: `RealRows` of a padded micro-batch. Defaults to `None`.
     """
+    averages = _compat.averages_activity_losses()
     with contextlib.ExitStack() as stack:
-        if row_weight is not None and not _compat.averages_activity_losses():
+        if row_weight is not None and not (averages and real is None):
             for layer in _compat.layers_of(model):
-                if layer.activity_regularizer is not None:
-                    divided = _divided(layer.activity_regularizer, row_weight)
-                    stack.enter_context(
-                        replaced_activity_regularizer(layer, divided)
-                    )
+                regularizer = layer.activity_regularizer
+                if regularizer is None:
+                    continue
+                if real is not None:
+                    regularizer = _unpadded(regularizer, real, averages)
+                if not averages:
+                    regularizer = _divided(regularizer, row_weight)
+                stack.enter_context(
+                    replaced_activity_regularizer(layer, regularizer)
+                )
         yield
 
 
@@ -244,6 +271,22 @@ def _divided(regularizer: Callable, divisor: tf.Tensor) -> Callable:
         return loss / tf.cast(divisor, loss.dtype)
 
     return divided
+
+
+def _unpadded(
+    regularizer: Callable, real: RealRows, averages: bool
+) -> Callable:
+    """Returns a regularizer that sees zeros in place of padding."""
+
+    def unpadded(output: tf.Tensor) -> tf.Tensor:
+        if not real.are_in(output):
+            return regularizer(output)
+        loss = regularizer(real.keep(output))
+        # Keras is going to divide by all rows.
+        scale = real.size / real.count if averages else 1.0
+        return loss * tf.cast(scale, loss.dtype)
+
+    return unpadded
 
 
 def _has_rows(values: tf.Tensor, y_pred: Any) -> bool:

@@ -15,6 +15,7 @@ from keras_tfopt.accumulation.gradients import Gradient
 from keras_tfopt.accumulation.losses import MicrobatchLoss
 from keras_tfopt.accumulation.losses import replaced_compile_loss
 from keras_tfopt.accumulation.losses import summed_activity_losses
+from keras_tfopt.accumulation.padding import RealRows
 from keras_tfopt.accumulation.remat import rematerialized
 from keras_tfopt.accumulation.scope import RecordingScope
 from keras_tfopt.accumulation.split import count_rows
@@ -57,6 +58,24 @@ class MicrostepResult(NamedTuple):
     moments: list[list[Moments]]
     denominators: tf.Tensor
     logs: Any
+
+
+class Pass(NamedTuple):
+    """What a forward and a backward pass leave to the metrics.
+
+    Attributes:
+        gradients: One entry per trainable variable.
+        moments: As in `MicrostepResult`.
+        denominators: As in `MicrostepResult`.
+        loss: The loss, for the metric behind it.
+        y_pred: Predictions.
+    """
+
+    gradients: list[Gradient]
+    moments: list[list[Moments]]
+    denominators: tf.Tensor
+    loss: tf.Tensor
+    y_pred: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,16 +170,46 @@ class Microstep:
         Returns:
             `MicrostepResult`.
         """
+        scope, passed = self.run(data, weights, state, share)
+        with scope:
+            logs = self.track(data, passed.loss, passed.y_pred)
+        return MicrostepResult(
+            passed.gradients,
+            [scope.get_current_value(variable) for variable in self.updated],
+            passed.moments,
+            passed.denominators,
+            logs,
+        )
+
+    def run(
+        self,
+        data: Any,
+        weights: list[tf.Tensor],
+        state: list[tf.Tensor],
+        share: Share | None,
+        real: RealRows | None = None,
+    ) -> tuple[RecordingScope, Pass]:
+        """Runs forward and backward pass.
+
+        Args:
+            data: As for a call.
+            weights: As for a call.
+            state: As for a call.
+            share: As for a call.
+            real: `RealRows` of a padded micro-batch. Defaults to `None`, for
+                one without padding.
+
+        Returns:
+            Tuple of the scope that keeps what was written, and the `Pass`.
+        """
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         tape = tf.GradientTape(watch_accessed_variables=False)
-        mapping = list(zip(self.trainable, weights, strict=True))
-        if state:
-            mapping += zip(self.updated, state, strict=True)
-        scope = RecordingScope(mapping, tape)
-        row_weight = _row_weight(data, share)
+        scope = self.scope(weights, state, tape)
+        rows = _rows(data, share, real)
+        row_weight = None if share is None else _ratio(rows, share.rows)
         with (
             rows_at(self._position(share)),
-            summed_activity_losses(self.model, row_weight),
+            summed_activity_losses(self.model, row_weight, real),
         ):
             with (
                 captured_moments(self.normalizers) as moments,
@@ -171,19 +220,40 @@ class Microstep:
                 tape.watch(weights)
                 y_pred = _compat.forward(self.model, x, self.mode.training)
                 loss, denominators = self._loss(
-                    data, x, y, y_pred, sample_weight, share, row_weight
+                    (x, y, y_pred, sample_weight), rows, share, row_weight, real
                 )
+                target = self._target(loss, row_weight)
             # What is recomputed here must find the same regularizers.
-            gradients = self._gradients(tape, loss, weights, scope)
-        with scope:
-            logs = self.model.compute_metrics(x, y, y_pred, sample_weight)
-        return MicrostepResult(
-            gradients,
-            [scope.get_current_value(variable) for variable in self.updated],
-            moments,
-            denominators,
-            logs if self._has_own_logs else (),
-        )
+            gradients = self._gradients(tape, target, weights, scope)
+        return scope, Pass(gradients, moments, denominators, loss, y_pred)
+
+    def scope(
+        self,
+        weights: list[tf.Tensor],
+        state: list[tf.Tensor],
+        tape: tf.GradientTape | None = None,
+    ) -> RecordingScope:
+        """Returns a scope in which the variables have the given values."""
+        mapping = list(zip(self.trainable, weights, strict=True))
+        if state:
+            mapping += zip(self.updated, state, strict=True)
+        return RecordingScope(mapping, tape)
+
+    def track(self, data: Any, loss: tf.Tensor, y_pred: Any) -> Any:
+        """Updates the metrics in the scope that is entered.
+
+        Args:
+            data: As for a call.
+            loss: The loss, as of `Pass`.
+            y_pred: Predictions.
+
+        Returns:
+            The logs, where the model makes its own, else an empty tuple.
+        """
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        _compat.update_loss_tracker(self.model, loss, x)
+        logs = self.model.compute_metrics(x, y, y_pred, sample_weight)
+        return logs if self._has_own_logs else ()
 
     def _position(self, share: Share | None) -> RowPosition | None:
         if self.model.optimizer is None:
@@ -203,39 +273,39 @@ class Microstep:
 
     def _loss(
         self,
-        data: Any,
-        x: Any,
-        y: Any,
-        y_pred: Any,
-        sample_weight: Any,
+        data: tuple,
+        rows: tf.Tensor | None,
         share: Share | None,
         row_weight: tf.Tensor | None,
+        real: RealRows | None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the loss to differentiate and the local denominators."""
-        denominators = tf.zeros((0,))
+        """Returns the loss of a micro-batch and its local denominators."""
         compiled = _compat.compile_loss(self.model)
-        training = self.mode.training
-        arguments = (self.model, x, y, y_pred, sample_weight, training)
+        arguments = (self.model, *data, self.mode.training)
         # An overridden `compute_loss` may never build the compiled one.
         if share is None or compiled is None or not compiled.built:
+            return _compat.compute_loss(*arguments), tf.zeros((0,))
+        exact = MicrobatchLoss(
+            compiled,
+            share.denominators,
+            rows,
+            row_weight,
+            self.tracker_weight,
+            real,
+        )
+        with replaced_compile_loss(self.model, exact.loss):
             loss = _compat.compute_loss(*arguments)
-        else:
-            exact = MicrobatchLoss(
-                compiled,
-                share.denominators,
-                count_rows(data),
-                row_weight,
-                self.tracker_weight,
-            )
-            with replaced_compile_loss(self.model, exact.loss):
-                loss = _compat.compute_loss(*arguments)
-            denominators = exact.local_denominators
-        _compat.update_loss_tracker(self.model, loss, x)
+        return loss, exact.local_denominators
+
+    def _target(
+        self, loss: tf.Tensor, row_weight: tf.Tensor | None
+    ) -> tf.Tensor:
+        """Returns what to differentiate."""
         if row_weight is not None:
-            loss *= tf.cast(row_weight, loss.dtype)
+            loss = loss * tf.cast(row_weight, loss.dtype)
         if self.model.optimizer is not None:
             loss = self.model.optimizer.scale_loss(loss)
-        return loss, denominators
+        return loss
 
     def _gradients(
         self,
@@ -261,10 +331,15 @@ class Microstep:
         return gradients[: len(weights)]
 
 
-def _row_weight(data: Any, share: Share | None) -> tf.Tensor | None:
+def _rows(data: Any, share: Share | None, real: RealRows | None) -> Any:
+    """Returns the rows of a micro-batch; a whole batch may have none."""
     if share is None:
         return None
-    return tf.cast(count_rows(data) / share.rows, tf.float32)
+    return count_rows(data) if real is None else real.count
+
+
+def _ratio(rows: tf.Tensor, of_rows: tf.Tensor) -> tf.Tensor:
+    return tf.cast(rows / of_rows, tf.float32)
 
 
 def _sum(first: Gradient, second: Gradient) -> Gradient:

@@ -83,11 +83,7 @@ class StateRules:
         self.carried: list[keras.Variable] = []
         self.normalizers: list[keras.layers.BatchNormalization] = []
         self.refused: list[str] = []
-        self._owners = {
-            id(variable): layer
-            for layer in _compat.layers_of(model)
-            for variable in _compat.own_variables(layer)
-        }
+        self._owners = _owners(model)
         self._metrics = {id(v) for v in model.metrics_variables}
         for variable in written:
             self._sort(variable)
@@ -103,6 +99,30 @@ class StateRules:
             self.carried.append(variable)
         else:
             self.refused.append(_describe(variable, owner))
+
+
+def layer_state(model: keras.Model, written: list[keras.Variable]) -> list[str]:
+    """Describes the variables, among those written, that are not metrics'.
+
+    Args:
+        model: A built Keras model.
+        written: As for `StateRules`.
+    """
+    metrics = {id(variable) for variable in model.metrics_variables}
+    owners = _owners(model)
+    return [
+        _describe(variable, owners.get(id(variable)))
+        for variable in written
+        if id(variable) not in metrics
+    ]
+
+
+def _owners(model: keras.Model) -> dict[int, keras.layers.Layer]:
+    return {
+        id(variable): layer
+        for layer in _compat.layers_of(model)
+        for variable in _compat.own_variables(layer)
+    }
 
 
 def is_seed(variable: keras.Variable) -> bool:

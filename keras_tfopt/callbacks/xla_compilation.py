@@ -1,5 +1,6 @@
 """XLA in `fit`, where it works."""
 
+from collections.abc import Sequence
 import functools
 import os
 import pathlib
@@ -36,6 +37,17 @@ class XLACompilation(keras.callbacks.Callback):
     uncompiled, and so do new shapes beyond the limits. The numbers that XLA
     draws for dropout differ from those of TensorFlow.
 
+    With `on_new_shape="pad"`, batches of different numbers of rows share what
+    was compiled: a batch, or each of its micro-batches, gets more rows, which
+    count in no loss, metric, regularizer or gradient. Before a function pads,
+    it is run with and without padding on the first batch, and written is
+    nothing; where any gradient or metric differs, as with layers or losses that
+    mix rows, one warning names it, and new shapes run uncompiled. The same is
+    done without a trial for layers whose training keeps statistics or draws
+    numbers, such as `BatchNormalization` and `Dropout`, for ragged and sparse
+    batches, and under a distribution strategy. A padded batch takes the time of
+    a full one.
+
     It works on any compiled Keras model without a `train_step` of its own, for
     training, for validation and for `evaluate`. Each decision is a `PlanEvent`
     and one line in the log `keras_tfopt`.
@@ -66,9 +78,14 @@ class XLACompilation(keras.callbacks.Callback):
             to 100.
         max_compile_seconds: Float or `None`. Most seconds to spend on
             compiling each function; `None` sets no limit. Defaults to 600.
-        on_new_shape: String. `"compile"`, or `"fallback"` to compile for the
-            first shape only and run others uncompiled. Defaults to
+        on_new_shape: String. `"compile"`; `"pad"` to pad the rows to a shape
+            that was compiled for, if there is one; or `"fallback"` to compile
+            for the first shape only and run others uncompiled. Defaults to
             `"compile"`.
+        row_buckets: Sequence of integers or `None`. Numbers of rows, of a
+            batch or of a micro-batch, that `"pad"` chooses from, such as
+            `(16, 32, 64)`. Defaults to `None`: those that were compiled for, so
+            that a batch of more rows than any before is compiled for.
         compile_short_batches: Boolean. Whether to compile also for a batch that
             differs from others by having fewer rows only. Defaults to `False`.
         check_every: Integer or `None`. Every how many steps one runs
@@ -96,6 +113,7 @@ class XLACompilation(keras.callbacks.Callback):
         max_shapes: int = 100,
         max_compile_seconds: float | None = 600.0,
         on_new_shape: str = "compile",
+        row_buckets: Sequence[int] | None = None,
         compile_short_batches: bool = False,
         check_every: int | None = None,
         trial_steps: int = 10,
@@ -108,6 +126,7 @@ class XLACompilation(keras.callbacks.Callback):
             max_shapes=max_shapes,
             max_compile_seconds=max_compile_seconds,
             on_new_shape=on_new_shape,
+            row_buckets=row_buckets,
             compile_short_batches=compile_short_batches,
             check_every=check_every,
             trial_steps=trial_steps,

@@ -90,19 +90,29 @@ class CompilationLedger:
         """Whether a shape was compiled for."""
         return (split, shapes) in self._entries
 
-    def admits(self, split: Hashable, shapes: Shapes) -> bool:
+    def shapes_under(self, split: Hashable) -> list[Shapes]:
+        """Returns the shapes compiled for, of batches split in one way."""
+        return [shapes for how, shapes in self._entries if how == split]
+
+    def admits(
+        self, split: Hashable, shapes: Shapes, is_padded: bool = False
+    ) -> bool:
         """Whether a batch shall run compiled.
 
         Args:
             split: How the batch is split.
-            shapes: Its `Shapes`.
+            shapes: Its `Shapes`, with padding.
+            is_padded: Boolean. Whether it is padded, to a shape that shall be
+                compiled for. Defaults to `False`.
         """
         if self.is_known(split, shapes):
             return True
         if self.is_exhausted:
             return False
-        others = [known for how, known in self._entries if how == split]
-        if self._settings.on_new_shape == "fallback" and others:
+        if is_padded:
+            return True
+        others = self.shapes_under(split)
+        if self._settings.on_new_shape != "compile" and others:
             return False
         return self._settings.compile_short_batches or not any(
             is_shorter(shapes, other) for other in others
@@ -147,6 +157,11 @@ class CompilationLedger:
     def note_failure(self, seconds: float) -> None:
         """Enters a compilation or a compiled run that failed."""
         self._failures += 1
+        self._failed_seconds += seconds
+        self._seconds += seconds
+
+    def note_refused_padding(self, seconds: float) -> None:
+        """Enters the time that it took to find padding unequal."""
         self._failed_seconds += seconds
         self._seconds += seconds
 

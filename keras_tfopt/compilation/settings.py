@@ -1,5 +1,6 @@
 """When XLA compiles, as data."""
 
+from collections.abc import Sequence
 import dataclasses
 import numbers
 import os
@@ -9,7 +10,7 @@ from typing import Any
 from keras_tfopt.plan import check_positive_integer
 
 MODES = ("on", "off", "auto", "auto_clustering")
-NEW_SHAPE_POLICIES = ("compile", "fallback")
+NEW_SHAPE_POLICIES = ("compile", "pad", "fallback")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +22,7 @@ class CompilationSettings:
         max_shapes: Integer. Most shapes to compile for.
         max_compile_seconds: Float or `None`. Most time to spend on it.
         on_new_shape: String. One of `NEW_SHAPE_POLICIES`.
+        row_buckets: Sequence of integers or `None`. Numbers of rows to pad to.
         compile_short_batches: Boolean. Whether a batch that only has fewer rows
             than others is compiled for.
         check_every: Integer or `None`. Every how many steps one runs
@@ -37,6 +39,7 @@ class CompilationSettings:
     max_shapes: int = 100
     max_compile_seconds: float | None = 600.0
     on_new_shape: str = "compile"
+    row_buckets: Sequence[int] | None = None
     compile_short_batches: bool = False
     check_every: int | None = None
     trial_steps: int = 10
@@ -45,8 +48,8 @@ class CompilationSettings:
 
     def __post_init__(self) -> None:
         check_mode(self.mode)
-        _check_not_padded(self.on_new_shape)
         _check_choice("on_new_shape", self.on_new_shape, NEW_SHAPE_POLICIES)
+        _check_buckets(self.row_buckets, self.on_new_shape)
         for name in ("max_shapes", "trial_steps", "max_dump_bytes"):
             value = getattr(self, name)
             check_positive_integer(name, value)
@@ -69,16 +72,18 @@ def check_mode(mode: Any) -> None:
     _check_choice("mode", mode, MODES)
 
 
-def _check_not_padded(on_new_shape: Any) -> None:
-    if on_new_shape == "pad":
-        raise _error(
-            "on_new_shape",
-            on_new_shape,
-            f"one of {list(NEW_SHAPE_POLICIES)}. Rows of padding would change "
-            "what losses, metrics and BatchNormalization count; pad in the "
-            "input pipeline, with a mask or weights of zero that the model "
-            "knows of",
-        )
+def _check_buckets(buckets: Any, on_new_shape: str) -> None:
+    if buckets is None:
+        return
+    if on_new_shape != "pad":
+        expected = f"None, where on_new_shape={on_new_shape!r} pads nothing"
+        raise _error("row_buckets", buckets, expected)
+    is_sequence = isinstance(buckets, Sequence) and not isinstance(buckets, str)
+    if not is_sequence or not buckets or None in buckets:
+        expected = "integers of at least 1, or None"
+        raise _error("row_buckets", buckets, expected)
+    for size in buckets:
+        check_positive_integer("row_buckets", size)
 
 
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:

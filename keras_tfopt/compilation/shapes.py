@@ -1,5 +1,7 @@
 """The shapes that XLA compiles for."""
 
+from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -21,6 +23,52 @@ def shapes_of(batch: Any) -> Shapes:
         for tensor in tf.nest.flatten(batch, expand_composites=True)
         if tensor is not None
     )
+
+
+def with_rows(shapes: Shapes, rows: int) -> Shapes:
+    """Returns the shapes of a batch padded to a number of rows.
+
+    Args:
+        shapes: `Shapes`; scalars stay as they are.
+        rows: Integer.
+    """
+    return tuple(
+        (dtype, (rows, *shape[1:]) if shape else shape)
+        for dtype, shape in shapes
+    )
+
+
+def rows_of(shapes: Shapes) -> int | None:
+    """Returns the number of rows that all of a batch has, or `None`."""
+    rows = {shape[0] for _, shape in shapes if shape}
+    return rows.pop() if len(rows) == 1 else None
+
+
+def padded_rows(
+    rows: int,
+    shapes: Shapes,
+    known: Iterable[Shapes],
+    buckets: Sequence[int] | None,
+) -> int:
+    """Returns how many rows to pad a micro-batch to.
+
+    Args:
+        rows: Integer. Rows of the micro-batch.
+        shapes: `Shapes` of its batch.
+        known: Shapes that were compiled for.
+        buckets: The sizes to choose from, or `None` to choose from those that
+            were compiled for.
+
+    Returns:
+        Integer. The smallest that is large enough, and `rows` if none is.
+    """
+    if buckets is None:
+        buckets = [
+            size
+            for other in known
+            if (size := rows_of(other)) and with_rows(shapes, size) == other
+        ]
+    return min((size for size in buckets if size >= rows), default=rows)
 
 
 def is_shorter(shapes: Shapes, other: Shapes) -> bool:

@@ -14,7 +14,7 @@ _KINDS = {
     "xla_refused": r"failed under",
     "xla": r"XLA is|XLA was|a step takes|no trial of XLA|as measured before"
     r"|batches that `gather_steps` gathers|the model runs eagerly"
-    r"|layer '.*' declares that XLA",
+    r"|layer '.*' declares that XLA|rows are not padded",
 }
 
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import keras
 
+from keras_tfopt.compilation.shapes import Shapes
 from keras_tfopt.compilation.shapes import shapes_of
+from keras_tfopt.compilation.shapes import with_rows
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.plan import PlanEvent
 from keras_tfopt.training.batch import spec_of
@@ -103,11 +105,13 @@ class PlanControl:
         """
         if not self.remedies or len(batches) == 1:
             return batches
-        shapes = shapes_of(batches[0])
+        shapes = _compiled_shapes(batches[0], plan)
         count = 1
         for batch in batches[1:]:
             # XLA compiles for each shape.
-            is_other = plan.jit_compile and shapes_of(batch) != shapes
+            is_other = plan.jit_compile and (
+                _compiled_shapes(batch, plan) != shapes
+            )
             if is_other or self.plan_for(batch) != plan:
                 break
             count += 1
@@ -229,3 +233,10 @@ class PlanControl:
             reason,
         )
         self._settings.change_plan(plan, reason, step, seconds)
+
+
+def _compiled_shapes(batch: Any, plan: ExecutionPlan) -> Shapes:
+    shapes = shapes_of(batch)
+    if plan.padded_rows is None:
+        return shapes
+    return with_rows(shapes, plan.padded_rows)

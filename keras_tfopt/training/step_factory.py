@@ -1,5 +1,6 @@
 """Which function runs the steps of a model: on one device or on replicas."""
 
+from collections.abc import Callable
 from typing import Any
 import warnings
 
@@ -16,6 +17,7 @@ from keras_tfopt.distribution.replicas import Replicas
 from keras_tfopt.distribution.replicas import is_synchronous
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.training.batch import to_tensors
+from keras_tfopt.training.padded_function import padded_step_function
 from keras_tfopt.training.replicated_step import ReplicatedStepFunction
 from keras_tfopt.training.step_function import split_step_function
 from keras_tfopt.training.step_function import whole_step_function
@@ -36,15 +38,19 @@ class LocalFactory:
     def is_shape_bound(self, plan: ExecutionPlan) -> bool:
         """Whether a plan's function is for one number of rows only.
 
-        XLA needs the sizes of micro-batches fixed.
+        XLA needs the sizes of micro-batches fixed, which padding sees to.
         """
-        return plan.is_split and plan.jit_compile
+        return plan.is_split and plan.jit_compile and not plan.padded_rows
 
     def make(
         self, spec: Any, batch: Any, plan: ExecutionPlan, mode: StepMode
     ) -> Any:
         """Makes a function; for its arguments see `split_step_function`."""
-        make = split_step_function if plan.is_split else whole_step_function
+        make: Callable = whole_step_function
+        if plan.padded_rows:
+            make = padded_step_function
+        elif plan.is_split:
+            make = split_step_function
         is_bound = self.is_shape_bound(plan)
         capacity = 1 if is_bound else self._model.steps_per_execution
         return make(self._model, spec, batch, plan, mode, capacity)

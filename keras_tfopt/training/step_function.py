@@ -37,7 +37,8 @@ class StepFunction:
         pure: Callable `(batch, value)` that returns its `StepResult`.
         spec: Nest of the specs of a batch.
         capacity: Integer. Largest number of steps in a call.
-        check: Callable that refuses a batch, or `None`. Defaults to `None`.
+        check: Callable that refuses a batch by raising, or `None`. Defaults to
+            `None`.
         unmanaged: Variables that the pure step writes past Keras; they are put
             back when it fails. Defaults to none.
         compiled: The function inside of `pure` that XLA compiles, or `None`.

@@ -87,6 +87,7 @@ class StepFunctions:
             _is_by_size(plan),
             plan.jit_compile,
             plan.remat,
+            plan.padded_rows,
             bound,
         )
         if key not in self._functions:

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from keras_tfopt import _compat
+from keras_tfopt.accumulation import PaddingError
 from keras_tfopt.compilation.checks import dropped_checks
 from keras_tfopt.compilation.clustering import AutoClustering
 from keras_tfopt.compilation.inspection import CompiledFunction
@@ -19,12 +20,16 @@ from keras_tfopt.compilation.settings import CompilationSettings
 from keras_tfopt.compilation.shapes import Shapes
 from keras_tfopt.compilation.shapes import describe_shapes
 from keras_tfopt.compilation.shapes import shapes_of
+from keras_tfopt.compilation.shapes import with_rows
+from keras_tfopt.distribution.replicas import is_synchronous
 from keras_tfopt.errors import is_out_of_memory
 from keras_tfopt.plan import ExecutionPlan
+from keras_tfopt.training.batch import fix_rows
 from keras_tfopt.training.batch import spec_of
 from keras_tfopt.training.failure import Remedy
 from keras_tfopt.training.failure import StepFailure
 from keras_tfopt.training.failure import StepReport
+from keras_tfopt.training.row_padding import RowPadding
 from keras_tfopt.training.xla_trial import XLATrial
 
 _logger = logging.getLogger("keras_tfopt")
@@ -67,6 +72,7 @@ class XLAPolicy(Remedy):
         self._decisions: dict[ExecutionPlan, bool] = {}
         self._unchecked_steps = 0
         self._clustering = AutoClustering()
+        self._padding = RowPadding(settings)
         self._compiled: dict[tuple[Hashable, Shapes], CompiledFunction] = {}
         self.ledger = CompilationLedger(settings)
 
@@ -77,6 +83,7 @@ class XLAPolicy(Remedy):
         self._refused = set()
         self._trial = self._trial_plan = None
         self._decisions = {}
+        self._padding.reset()
 
     def resume(self, plan: ExecutionPlan) -> ExecutionPlan:
         """Returns the plan as decided before, and starts to cluster."""
@@ -107,6 +114,11 @@ class XLAPolicy(Remedy):
             reason = "batches that `gather_steps` gathers may differ in shape"
         if reason and self._mode != "off":
             _logger.warning("%s runs without XLA: %s", self._work, reason)
+        if self._padding.is_active and is_synchronous(
+            _compat.strategy_of(model)
+        ):
+            words = self._padding.refuse("each replica has rows of its own")
+            _logger.warning("%s: %s", self._work, words)
         wanted = self._decision(plan)
         if wanted is None:
             return None
@@ -121,16 +133,29 @@ class XLAPolicy(Remedy):
             if measured is None:
                 measured = self._trial_of(plan).wants_xla(shapes)
             wanted = measured
-        is_compiled = (
-            wanted
-            and not self._is_check_due
-            and self.ledger.admits(_split(plan), shapes)
-        )
-        return _with_xla(plan, is_compiled)
+        plain = _with_xla(plan, False)
+        if not wanted or self._is_check_due or self._padding.is_paused:
+            return plain
+        compiled = self._padded(_with_xla(plan, True), shapes)
+        rows = compiled.padded_rows
+        if rows is not None:
+            shapes = with_rows(shapes, rows)
+        if self.ledger.admits(_split(compiled), shapes, rows is not None):
+            return compiled
+        return plain
+
+    def _padded(self, plan: ExecutionPlan, shapes: Shapes) -> ExecutionPlan:
+        """Returns a plan with the padding of a batch, where it has some."""
+        known = self.ledger.shapes_under(_split(plan, is_padded=True))
+        rows = self._padding.rows_for(plan, shapes, known)
+        return dataclasses.replace(plan, padded_rows=rows)
 
     def propose(self, failure: StepFailure) -> tuple[ExecutionPlan, str] | None:
         """Returns the plan without XLA if the step ran with it."""
         is_memory = is_out_of_memory(failure.error)
+        if isinstance(failure.error, PaddingError):
+            self.ledger.note_refused_padding(failure.seconds)
+            return failure.plan, self._padding.refuse(failure.error)
         plan = _with_xla(failure.plan, False)
         if self._clustering.is_on and not is_memory:
             self._clustering.stop()
@@ -154,7 +179,11 @@ class XLAPolicy(Remedy):
         is_compiled = (
             report.plan.jit_compile and report.function.compiled is not None
         )
-        shapes = shapes_of(report.batch)
+        own_shapes = shapes = shapes_of(report.batch)
+        rows = report.plan.padded_rows
+        if rows is not None:
+            shapes = with_rows(shapes, rows)
+        self._padding.note_steps(report.steps)
         self._is_suspected = False
         self._unchecked_steps += report.steps
         if not is_compiled:
@@ -169,12 +198,15 @@ class XLAPolicy(Remedy):
         if is_new:
             if not self._compiled and self._settings.check_every is None:
                 self._warn_of_checks(report.function.graph)
+            spec = spec_of(report.batch)
             self._compiled[_split(report.plan), shapes] = CompiledFunction(
-                report.function.compiled, spec_of(report.batch)
+                report.function.compiled,
+                spec if rows is None else fix_rows(spec, rows),
             )
             self._warn_of_shapes(shapes)
         if self._trial is not None:
-            self._trial.note(report, shapes)
+            # Trials are of batches of one size, padded or not.
+            self._trial.note(report, own_shapes)
 
     def review(
         self, plan: ExecutionPlan, rows: int | None, shape_key: str, steps: int
@@ -283,8 +315,10 @@ def _with_xla(plan: ExecutionPlan, jit_compile: bool) -> ExecutionPlan:
     return dataclasses.replace(plan, jit_compile=jit_compile)
 
 
-def _split(plan: ExecutionPlan) -> Hashable:
-    return plan.accumulation_steps, plan.microbatch_size, plan.remat
+def _split(plan: ExecutionPlan, is_padded: bool | None = None) -> Hashable:
+    if is_padded is None:
+        is_padded = plan.padded_rows is not None
+    return plan.accumulation_steps, plan.microbatch_size, plan.remat, is_padded
 
 
 def _obstacle(

@@ -59,6 +59,7 @@ def test_nothing_is_no_ratio():
         ({}, False, True, True),
         ({"compile_short_batches": True}, True, True, True),
         ({"on_new_shape": "fallback"}, False, False, False),
+        ({"on_new_shape": "pad"}, False, False, False),
         ({"max_shapes": 1}, False, False, False),
         ({"max_compile_seconds": 0.5}, False, False, False),
     ],
@@ -73,4 +74,5 @@ def test_what_is_admitted(settings, shorter, longer, wider):
     assert ledger.admits("split", _shapes(8, 5)) == wider
     # Another way of splitting is another function, under the same limits.
     limited = ledger.is_exhausted
+    assert ledger.admits("split", _shapes(4), is_padded=True) == (not limited)
     assert ledger.admits("other", _shapes(4)) == (not limited)
