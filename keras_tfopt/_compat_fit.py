@@ -214,3 +214,24 @@ def set_progress(
     """Sets what `progress_of` returns."""
     epoch_iterator._num_batches = num_batches
     epoch_iterator._steps_seen = steps_seen
+
+
+def progress_bar() -> Any:
+    """Returns the callback that shows the progress of the `fit` around us.
+
+    `None` if there is none.
+    """
+    for found in _locals_of_fits(sys._getframe()):
+        # Where Keras puts one that nobody asked for.
+        return found["callbacks"]._progbar
+    return None
+
+
+def width_of_bar(logger: Any) -> int:
+    """Returns how many columns the progress bar took when it was last shown.
+
+    Args:
+        logger: `keras.callbacks.ProgbarLogger` or `None`.
+    """
+    # A bar that wraps moves what stands around it.
+    return getattr(getattr(logger, "progbar", None), "_prev_total_width", 0)

@@ -4,6 +4,7 @@ import ast
 import inspect
 import pathlib
 import random
+import re
 
 import keras
 import numpy as np
@@ -258,6 +259,23 @@ def test_progress():
     _compat_fit.set_progress(look.result, 7, 5)
     assert look.result.num_batches == 7
     assert _compat_fit.progress_of(look.result) == (7, 5)
+
+
+def test_progress_bar(capsys):
+    assert _compat_fit.progress_bar() is None
+    assert _compat_fit.width_of_bar(None) == 0
+    widths = []
+
+    class Look(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            bar = _compat_fit.progress_bar()
+            widths.append(_compat_fit.width_of_bar(bar))
+
+    _model().fit(X, Y, verbose=1, callbacks=[Look()])
+    shown = re.sub("\x1b\\[[0-9]*m|\b", "", capsys.readouterr().out)
+    assert widths == [len(shown.split("\r")[1].rstrip())]
+    _model().fit(X, Y, verbose=0, callbacks=[Look()])
+    assert widths[1] == 0
 
 
 def test_every_function_is_tested_here():

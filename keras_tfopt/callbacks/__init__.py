@@ -7,6 +7,10 @@ from keras_tfopt.callbacks.alert_notifier import AlertNotifier as AlertNotifier
 from keras_tfopt.callbacks.backup_and_restore import (
     BackupAndRestore as BackupAndRestore,
 )
+from keras_tfopt.callbacks.console_logger import ConsoleLogger as ConsoleLogger
+from keras_tfopt.callbacks.distribution_monitor import (
+    DistributionMonitor as DistributionMonitor,
+)
 from keras_tfopt.callbacks.dynamic_batch_size import (
     DynamicBatchSize as DynamicBatchSize,
 )

@@ -61,7 +61,8 @@ class GradientMonitor(TelemetryCallback):
 
     Raises:
         ValueError: If it is none; in `fit`, if the model has its own
-            `train_step` or runs under a distribution strategy.
+            `train_step` or runs under a distribution strategy other than
+            `MirroredStrategy`.
     """
 
     def __init__(self, interval_steps: int = 100) -> None:

@@ -167,7 +167,7 @@ class TensorBoardDashboard(TelemetryCallback):
         self._steps_to_histogram -= record.steps
         if self._steps_to_histogram <= 0:
             self._steps_to_histogram = self.histogram_steps
-            step = int(self.model.optimizer.iterations)
+            step = int(self.model.optimizer.iterations.numpy())
             self._run.write_weights(step, self.model.trainable_variables)
 
 
@@ -177,5 +177,7 @@ def _settings(model: keras.Model) -> dict[str, Any]:
         return {}
     return {
         "optimizer": type(optimizer).__name__,
-        "learning_rate": float(optimizer.learning_rate),
+        "learning_rate": float(
+            keras.ops.convert_to_numpy(optimizer.learning_rate)
+        ),
     }

@@ -70,6 +70,21 @@ def monitoring_effects(section: MonitoringSection) -> Iterator[Effect]:
             ),
             splits=True,
         )
+    if section.console:
+        yield Effect(
+            "monitoring.console",
+            FIT,
+            "ConsoleLogger: a line under Keras' progress bar",
+            callbacks.ConsoleLogger,
+        )
+    if section.replicas or _judges_replicas(section.alert_thresholds):
+        yield Effect(
+            "monitoring.replicas",
+            FIT,
+            "DistributionMonitor: communication and imbalance, where there "
+            "are several replicas",
+            callbacks.DistributionMonitor,
+        )
     if section.summary:
         yield Effect(
             "monitoring.summary",
@@ -86,6 +101,18 @@ def monitoring_effects(section: MonitoringSection) -> Iterator[Effect]:
             functools.partial(callbacks.PlanRollback, section.max_slowdown),
             splits=True,
         )
+
+
+def _judges_replicas(section: AlertThresholds | None) -> bool:
+    """Whether there are alerts that only `DistributionMonitor` has values for.
+
+    Args:
+        section: `AlertThresholds` or `None`.
+    """
+    return section is not None and (
+        section.communication_overhead is not None
+        or section.load_imbalance is not None
+    )
 
 
 def thresholds_of(section: AlertThresholds) -> dict[str, float]:

@@ -73,7 +73,7 @@ class LossScale(keras.callbacks.Callback):
             )
         if not optimizer.built:
             optimizer.initial_scale = self.scale
-        elif int(optimizer.iterations) == 0:
+        elif int(optimizer.iterations.numpy()) == 0:
             optimizer.dynamic_scale.assign(self.scale)
 
 

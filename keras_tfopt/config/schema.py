@@ -203,6 +203,11 @@ class MonitoringSection(_Section):
     """Folder for TensorBoard."""
     json_lines: str | None = None
     """File for a log of JSON lines."""
+    console: Switch = False
+    """Whether a line under Keras' progress bar tells what is known."""
+    replicas: Switch = False
+    """Whether communication and imbalance of replicas are measured; alerts
+    about them turn it on."""
     summary: Switch = True
     """Whether a table at the end of `fit` tells what happened."""
     max_slowdown: Annotated[float, pydantic.Field(ge=1)] | None = None

@@ -8,6 +8,7 @@ from keras_tfopt.telemetry.history import History
 from keras_tfopt.telemetry.history import Labels
 from keras_tfopt.telemetry.metric import Alert
 from keras_tfopt.telemetry.metric import Condition
+from keras_tfopt.telemetry.signals import Signal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,6 +145,9 @@ def with_thresholds(
 ) -> list[Alert]:
     """Returns alerts with some thresholds replaced.
 
+    A stronger alert of the same signal never comes before a weaker one that is
+    replaced.
+
     Args:
         alerts: Iterable of `Alert`.
         thresholds: Dict of floats by name of the alert, with or without
@@ -164,14 +168,26 @@ def with_thresholds(
             f"Received: {sorted(set(wanted) - known)}. Expected: names among "
             f"{sorted(known)}."
         )
-    return [_with_threshold(alert, wanted) for alert in alerts]
+    limits = {
+        alert.condition.signal: wanted[name]
+        for alert in alerts
+        for name in [alert.name.removeprefix("KerasTfopt")]
+        if name in wanted
+    }
+    return [_with_threshold(alert, wanted, limits) for alert in alerts]
 
 
-def _with_threshold(alert: Alert, wanted: dict[str, float]) -> Alert:
+def _with_threshold(
+    alert: Alert, wanted: dict[str, float], limits: dict[Signal, float]
+) -> Alert:
+    condition = alert.condition
     threshold = wanted.get(alert.name.removeprefix("KerasTfopt"))
+    if threshold is None and condition.signal in limits:
+        strongest = max if condition.comparison == ">" else min
+        threshold = strongest(condition.threshold, limits[condition.signal])
     if threshold is None:
         return alert
-    condition = dataclasses.replace(alert.condition, threshold=float(threshold))
+    condition = dataclasses.replace(condition, threshold=float(threshold))
     return dataclasses.replace(alert, condition=condition)
 
 

@@ -1,5 +1,6 @@
 """Every metric: names, units, meanings and thresholds, in one place."""
 
+from keras_tfopt.telemetry.catalogue_distribution import DISTRIBUTION
 from keras_tfopt.telemetry.catalogue_memory import MEMORY
 from keras_tfopt.telemetry.catalogue_training import TRAINING
 from keras_tfopt.telemetry.catalogue_xla import COMPILATION
@@ -7,7 +8,12 @@ from keras_tfopt.telemetry.metric import Alert
 from keras_tfopt.telemetry.metric import Curve
 from keras_tfopt.telemetry.metric import Metric
 
-CATALOGUE: tuple[Metric, ...] = (*TRAINING, *MEMORY, *COMPILATION)
+CATALOGUE: tuple[Metric, ...] = (
+    *TRAINING,
+    *MEMORY,
+    *COMPILATION,
+    *DISTRIBUTION,
+)
 
 _BY_NAME = {metric.name: metric for metric in CATALOGUE}
 

@@ -63,6 +63,14 @@ MEMORY: tuple[Metric, ...] = (
                 "or offload need less.",
                 for_seconds=60,
             ),
+            Alert(
+                "KerasTfoptMemoryFull",
+                Condition(Value("memory_utilization_ratio"), ">", 0.90),
+                "The next larger batch may not fit. `OOMRecovery` lets "
+                "training go on in smaller micro-batches.",
+                for_seconds=60,
+                severity="critical",
+            ),
         ),
     ),
     gauge(

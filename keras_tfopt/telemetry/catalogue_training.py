@@ -285,37 +285,12 @@ TRAINING: tuple[Metric, ...] = (
         "Time since the state that the last complete backup holds.",
         "BackupAndRestore",
         "backup",
-    ),
-    gauge(
-        "communication_time_ratio",
-        "ratio",
-        "Share of collective operations in the time of a step.",
-        "profiler, or comparison with one replica",
-        "distribute",
-        ("source",),
-        (
-            Alert(
-                "KerasTfoptCommunicationBound",
-                Condition(Value("communication_time_ratio"), ">", 0.20),
-                "Replicas spend their time on communication. Larger batches "
-                "per replica communicate less.",
-                for_seconds=300,
-            ),
-        ),
-        tag="communication_time_ratio",
-    ),
-    gauge(
-        "load_imbalance_ratio",
-        "ratio",
-        "How much longer the slowest replica computes than the mean of all.",
-        "profiler",
-        "distribute",
         alerts=(
             Alert(
-                "KerasTfoptStraggler",
-                Condition(Value("load_imbalance_ratio"), ">", 0.10),
-                "One replica is slower than the others.",
-                for_seconds=300,
+                "KerasTfoptBackupOld",
+                Condition(Value("backup_age_seconds"), ">", 3600),
+                "The last complete backup is more than an hour old. See "
+                "whether the disk is full, or back up more often.",
             ),
         ),
     ),

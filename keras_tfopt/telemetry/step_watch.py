@@ -178,8 +178,11 @@ class StepWatch:
         """Asks the metric behind the loss, which Keras weights by rows."""
         if self._listener.reports or self._row_counter.is_known:
             return 0.0
-        return float(_compat.loss_trackers(self._model)[0].count)
+        return float(_compat.loss_trackers(self._model)[0].count.numpy())
 
     def _read_updates(self) -> int:
         optimizer = self._model.optimizer
-        return self._batches if optimizer is None else int(optimizer.iterations)
+        if optimizer is None:
+            return self._batches
+        # What replicas mirror is no number.
+        return int(optimizer.iterations.numpy())

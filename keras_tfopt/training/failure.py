@@ -45,6 +45,8 @@ class StepReport:
         seconds: Float. Wall time, with what was traced and compiled.
         function: What ran them, a `StepFunction` or what stands for one.
         batches: Sequence of the batches of all steps. Defaults to none.
+        rows_of: Callable that returns the rows of a batch, `None` where it has
+            none that are known. Defaults to those of its first tensor.
     """
 
     plan: ExecutionPlan
@@ -53,11 +55,12 @@ class StepReport:
     seconds: float
     function: Any
     batches: Sequence[Any] = ()
+    rows_of: Callable[[Any], int | None] = static_rows
 
     @property
     def rows(self) -> int | None:
         """Rows of all batches, `None` where one has none that are known."""
-        sizes = [static_rows(batch) for batch in self.batches]
+        sizes = [self.rows_of(batch) for batch in self.batches]
         known = [size for size in sizes if size is not None]
         return sum(known) if sizes and len(known) == len(sizes) else None
 

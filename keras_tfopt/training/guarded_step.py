@@ -168,6 +168,7 @@ class GuardedStep:
                         seconds,
                         function,
                         held[0] if is_gathered else held,
+                        self._functions.rows_of,
                     )
                 )
                 units, tried = units[len(held) :], ()

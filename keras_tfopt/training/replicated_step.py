@@ -23,6 +23,10 @@ from keras_tfopt.training.commit import chained
 from keras_tfopt.training.commit import run_check
 from keras_tfopt.training.commit import write
 from keras_tfopt.training.commit import write_marked
+from keras_tfopt.training.replica_clock import ReplicaTimes
+from keras_tfopt.training.replica_clock import bytes_of
+from keras_tfopt.training.replica_clock import clocks_of
+from keras_tfopt.training.replica_clock import moment_behind
 from keras_tfopt.training.replica_step import ReplicaStep
 from keras_tfopt.training.replica_step import build_replica_steps
 from keras_tfopt.training.step_function import as_function
@@ -65,6 +69,7 @@ class ReplicatedStepFunction:
         self._replicas = replicas
         self._log = CommitLog()
         self.settle = self._log.settle
+        self._clocks = clocks_of(mode)
         eager = model.run_eagerly
         with _compat.unscaled_losses():
             self._parts = build_replica_steps(
@@ -110,6 +115,7 @@ class ReplicatedStepFunction:
     def _run_pure(self, batch: list, value: tf.Tensor) -> tuple:
         """Returns results of the replicas, all outputs, and states before."""
         run, parts = self._replicas.run, self._parts
+        begun = self._moments([])
         steps = [part.step for part in parts]
         shares = run(lambda part, rows: part.measure(rows, value), parts, batch)
         wholes = replication.merge_shares(shares)
@@ -121,24 +127,50 @@ class ReplicatedStepFunction:
 
         def accumulate(
             part: ReplicaStep, start: Accumulation, rows: Any, share: Share
-        ) -> tuple[Accumulation, list[tf.Tensor]]:
-            return awaited(part.accumulate(start, rows, share, value))
+        ) -> tuple[Accumulation, list[tf.Tensor], list[tf.Tensor]]:
+            started = self._moments([share.rows])
+            with tf.control_dependencies(started):
+                total = part.accumulate(start, rows, share, value)
+            total, outputs = awaited(total)
+            return total, outputs, started + self._moments(outputs)
 
-        totals, outputs = _unzip(run(accumulate, parts, starts, batch, wholes))
+        totals, outputs, computed = _unzip(
+            run(accumulate, parts, starts, batch, wholes)
+        )
         barrier = _barrier(outputs)
 
         def finish(
             step: SplitStep, total: Accumulation
-        ) -> tuple[StepResult, list[tf.Tensor]]:
+        ) -> tuple[StepResult, list[tf.Tensor], list[tf.Tensor]]:
             # A collective that waits for a replica which has failed breaks all
             # later ones. Replicas run in threads that know no dependencies.
             with tf.control_dependencies(barrier):
                 gradients = self._replicas.reduce_sum(total.gradients)
-                return awaited(step.finish(total._replace(gradients=gradients)))
+                reduced = self._moments(
+                    tf.nest.flatten(gradients, expand_composites=True)
+                )
+                result = step.finish(total._replace(gradients=gradients))
+                return *awaited(result), reduced
 
         merged = replication.merge_replicas(totals, steps[0].carried)
-        results, outputs = _unzip(run(finish, steps, merged))
+        results, outputs, reduced = _unzip(run(finish, steps, merged))
+        for clock in self._clocks:
+            clock.take_times(
+                ReplicaTimes(
+                    begun[0],
+                    computed[0::2],
+                    computed[1::2],
+                    reduced,
+                    bytes_of(totals[0].gradients),
+                )
+            )
         return results, outputs, [total.state for total in before]
+
+    def _moments(self, tensors: list[Any]) -> list[tf.Tensor]:
+        """Returns when tensors are there, nothing if nobody asks."""
+        if not self._clocks:
+            return []
+        return [moment_behind([t for t in tensors if t is not None])]
 
     def _commit(
         self,
@@ -172,11 +204,11 @@ class ReplicatedStepFunction:
 
 
 def _unzip(
-    pairs: list[tuple[Any, list[tf.Tensor]]],
-) -> tuple[list[Any], list[tf.Tensor]]:
-    """Returns what each replica returned, and all that can be waited for."""
-    results = [result for result, _ in pairs]
-    return results, [output for _, outputs in pairs for output in outputs]
+    returned: list[tuple[Any, list[tf.Tensor], list[tf.Tensor]]],
+) -> tuple[list[Any], list[tf.Tensor], list[tf.Tensor]]:
+    """Returns results, what can be waited for, and moments of all replicas."""
+    results, outputs, moments = zip(*returned, strict=True)
+    return list(results), sum(outputs, []), sum(moments, [])
 
 
 def _barrier(outputs: list[tf.Tensor]) -> list[tf.Operation]:

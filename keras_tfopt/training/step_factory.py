@@ -16,6 +16,7 @@ from keras_tfopt.accumulation.split import take_rows
 from keras_tfopt.distribution.replicas import Replicas
 from keras_tfopt.distribution.replicas import is_synchronous
 from keras_tfopt.plan import ExecutionPlan
+from keras_tfopt.training.batch import static_rows
 from keras_tfopt.training.batch import to_tensors
 from keras_tfopt.training.padded_function import padded_step_function
 from keras_tfopt.training.replicated_step import ReplicatedStepFunction
@@ -34,6 +35,7 @@ class LocalFactory:
     def __init__(self, model: keras.Model) -> None:
         self._model = model
         self.convert = to_tensors
+        self.rows_of = static_rows
 
     def is_shape_bound(self, plan: ExecutionPlan) -> bool:
         """Whether a plan's function is for one number of rows only.
@@ -75,6 +77,12 @@ class ReplicatedFactory:
             return [to_tensors(part) for part in parts]
         # `train_on_batch` distributes nothing.
         return _divide(to_tensors(batch), self._replicas.count)
+
+    def rows_of(self, batch: list) -> int | None:
+        """Returns the rows of all parts, `None` if they are not known."""
+        rows = [static_rows(part) for part in batch]
+        known = [number for number in rows if number is not None]
+        return sum(known) if len(known) == len(rows) else None
 
     def is_shape_bound(self, plan: ExecutionPlan) -> bool:
         """Whether a plan's function is for one number of rows only.

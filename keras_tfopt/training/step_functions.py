@@ -26,12 +26,14 @@ class StepFunctions:
 
     Attributes:
         convert: Callable that makes tensors of what an iterator delivers.
+        rows_of: Callable that returns the rows of what `convert` made.
     """
 
     def __init__(self, model: keras.Model, mode: StepMode) -> None:
         self._model = model
         self._factory = step_factory(model)
         self.convert = self._factory.convert
+        self.rows_of = self._factory.rows_of
         self._mode = mode
         # Callbacks that check results come and go with each `fit`.
         self._by_check: dict[Any, dict[Any, Any]] = {}

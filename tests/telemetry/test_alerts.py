@@ -78,9 +78,16 @@ def test_thresholds_can_be_replaced():
     alerts = with_thresholds(all_alerts(), {"MemoryAlmostFull": 0.95})
     assert told(AlertEngine(alerts), utilization((0, 0.9), (90, 0.9))) == []
     found = told(AlertEngine(alerts), utilization((0, 0.96), (90, 0.96)))
+    # The stronger one, at 0.9, does not come before the weaker.
+    assert found == [
+        (90, "MemoryAlmostFull", "firing"),
+        (90, "MemoryFull", "firing"),
+    ]
+    alerts = with_thresholds(all_alerts(), {"MemoryAlmostFull": 0.5})
+    found = told(AlertEngine(alerts), utilization((0, 0.6), (90, 0.6)))
     assert found == [(90, "MemoryAlmostFull", "firing")]
     with pytest.raises(ValueError, match="Expected: names among"):
-        with_thresholds(all_alerts(), {"MemoryFull": 0.95})
+        with_thresholds(all_alerts(), {"MemoryIsFull": 0.95})
 
 
 class Receiver(http.server.BaseHTTPRequestHandler):

@@ -33,6 +33,8 @@ PROMISED = {
     "xla_fusion_saved_bytes": ("gauge",),
     "communication_time_ratio": ("gauge", "source"),
     "load_imbalance_ratio": ("gauge",),
+    "replica_compute_seconds": ("gauge", "replica"),
+    "reduced_bytes_total": ("counter",),
     "gradient_norm": ("gauge",),
     "gradient_vanishing_ratio": ("gauge",),
     "loss": ("gauge",),
@@ -91,6 +93,7 @@ PROMISED_TAGS = {
 # Threshold and seconds of each promised alert.
 PROMISED_ALERTS = {
     "KerasTfoptMemoryAlmostFull": (">", 0.85, 60),
+    "KerasTfoptMemoryFull": (">", 0.90, 60),
     "KerasTfoptMemoryFragmented": (">", 0.20, 120),
     "KerasTfoptMemoryLeak": (">", 0.005, 0),
     "KerasTfoptSwapping": (">", 10, 60),
@@ -98,6 +101,7 @@ PROMISED_ALERTS = {
     "KerasTfoptXLAFallback": ("<", 0.95, 0),
     "KerasTfoptXLACompileTime": (">", 0.05, 300),
     "KerasTfoptCommunicationBound": (">", 0.20, 300),
+    "KerasTfoptCommunicationDominates": (">", 0.30, 300),
     "KerasTfoptStraggler": (">", 0.10, 300),
     "KerasTfoptGradientSpike": (">", 10, 0),
     "KerasTfoptVanishingGradients": (">", 0.5, 300),
@@ -105,6 +109,7 @@ PROMISED_ALERTS = {
     "KerasTfoptNonFinite": (">", 0, 0),
     "KerasTfoptInputBound": (">", 0.10, 300),
     "KerasTfoptStalled": (">", 300, 0),
+    "KerasTfoptBackupOld": (">", 3600, 0),
 }
 
 

@@ -23,9 +23,14 @@ BAD = {
     "GradientSpike": {"gradient_norm": "1x59 500"},
     "VanishingGradients": {"gradient_vanishing_ratio": "0.6x60"},
     "CommunicationBound": {'communication_time_ratio{source="xprof"}': "1x60"},
+    "CommunicationDominates": {
+        'communication_time_ratio{source="step"}': "0.31x60"
+    },
     "Straggler": {"load_imbalance_ratio": "0.11x60"},
+    "BackupOld": {"backup_age_seconds": "0+61x60"},
     "TelemetryCost": {"telemetry_overhead_seconds_total": "0+1x60"},
     "MemoryAlmostFull": {f"memory_utilization_ratio{DEVICE}": "0.9x60"},
+    "MemoryFull": {f"memory_utilization_ratio{DEVICE}": "0.91x60"},
     "MemoryFragmented": {
         f"memory_fragmentation_ratio{DEVICE}": "0.3x60",
         f"memory_utilization_ratio{DEVICE}": "0.6x60",
@@ -54,9 +59,14 @@ GOOD = {
     "GradientSpike": {"gradient_norm": "1x58 2x1"},
     "VanishingGradients": {"gradient_vanishing_ratio": "0.4x60"},
     "CommunicationBound": {'communication_time_ratio{source="x"}': "0.1x60"},
+    "CommunicationDominates": {
+        'communication_time_ratio{source="step"}': "0.29x60"
+    },
     "Straggler": {"load_imbalance_ratio": "0.09x60"},
+    "BackupOld": {"backup_age_seconds": "3600x60"},
     "TelemetryCost": {"telemetry_overhead_seconds_total": "0+0.5x60"},
     "MemoryAlmostFull": {f"memory_utilization_ratio{DEVICE}": "0.8x60"},
+    "MemoryFull": {f"memory_utilization_ratio{DEVICE}": "0.9x60"},
     "MemoryFragmented": {
         f"memory_fragmentation_ratio{DEVICE}": "0.3x60",
         f"memory_utilization_ratio{DEVICE}": "0.4x60",
