@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import gc
+import logging
 import os
 import subprocess
 
@@ -29,6 +30,15 @@ def fresh_keras():
     # Clearing collects garbage, and TensorFlow keeps what it has ever traced.
     # What has survived is not looked through again for each test.
     gc.freeze()
+
+
+@pytest.fixture
+def caplog(caplog):
+    """Captures what this package logs, and not what others warn of."""
+    ours = logging.Filter("keras_tfopt")
+    caplog.handler.addFilter(ours)
+    yield caplog
+    caplog.handler.removeFilter(ours)
 
 
 @pytest.fixture
