@@ -1,8 +1,10 @@
 """What XLA costs and gains, in its modes.
 
-Run it with `python -m keras_tfopt.benchmark.compilation`.
+Run it with `python -m keras_tfopt.benchmark.compilation`; `--rounds=1` is for a
+first look.
 """
 
+import argparse
 import dataclasses
 import functools
 import os
@@ -13,6 +15,7 @@ import rich.table
 
 from keras_tfopt import AccumModel
 from keras_tfopt import callbacks
+from keras_tfopt.benchmark.compilation_cache import run_cache_benchmark
 from keras_tfopt.benchmark.measuring import alternate
 from keras_tfopt.benchmark.measuring import peak_bytes
 from keras_tfopt.benchmark.networks import NETWORKS
@@ -23,6 +26,8 @@ from keras_tfopt.memory.limit import default_device
 MODES = ("off", "on", "auto", "auto_clustering")
 _BATCHES = 4
 _TRIAL_STEPS = 5
+# More often than a trial goes on.
+_MOST_FITS = 20
 _MIB = 2**20
 
 
@@ -94,8 +99,12 @@ def measure_modes(
             shuffle=False,
             callbacks=[used[mode]],
         )
-        # Of each kind, one step to compile and some to measure.
-        functions[mode](epochs=-(-2 * (_TRIAL_STEPS + 1) // _BATCHES) + 1)
+        functions[mode](epochs=2)
+        for _ in range(_MOST_FITS):
+            if mode != "auto" or used[mode].plan_events:
+                break
+            # Until the trial is over.
+            functions[mode]()
     seconds = alternate(functions, rounds)
     return [
         ModeFigures(
@@ -114,7 +123,8 @@ def figures_table(figures: list[ModeFigures]) -> rich.table.Table:
     """Puts figures below each other.
 
     Args:
-        figures: List of `ModeFigures`.
+        figures: List of `ModeFigures`, with `"off"` or `"on"` of each network
+            among them.
 
     Returns:
         A `rich.table.Table`.
@@ -122,15 +132,28 @@ def figures_table(figures: list[ModeFigures]) -> rich.table.Table:
     table = rich.table.Table()
     table.add_column("network", no_wrap=True)
     table.add_column("mode", no_wrap=True)
-    for heading in ("ms per step", "peak MiB", "compile s"):
+    for heading in (
+        "ms per step",
+        "steps/s",
+        "to better of off, on",
+        "peak MiB",
+        "compile s",
+    ):
         table.add_column(heading, justify="right")
     table.add_column("compiled")
+    best: dict[str, float] = {}
+    for row in figures:
+        if row.mode in ("off", "on"):
+            known = best.get(row.network, row.milliseconds)
+            best[row.network] = min(known, row.milliseconds)
     for row in figures:
         peak = row.peak_bytes
         table.add_row(
             row.network,
             row.mode,
             f"{row.milliseconds:.2f}",
+            f"{1000 / row.milliseconds:.1f}",
+            f"{row.milliseconds / best[row.network]:.3f}",
             "-" if peak is None else f"{peak / _MIB:.2f}",
             f"{row.compile_seconds:.2f}",
             row.compiled,
@@ -146,8 +169,18 @@ def _compiled(xla: callbacks.XLACompilation, train: functools.partial) -> str:
     return "whole" if xla.stats().compiled_steps > before else "none"
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Measures the modes, and the cache in processes of its own."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    rounds = parser.parse_args().rounds
+    console = rich.console.Console()
+    run_cache_benchmark(console)
     # Gives CPUs the allocator of GPUs, which counts what it hands out.
     os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
     allow_clustering_on_cpu()
-    run_benchmark(rich.console.Console())
+    run_benchmark(console, rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -91,8 +91,9 @@ class XLACompilation(keras.callbacks.Callback):
         check_every: Integer or `None`. Every how many steps one runs
             uncompiled: XLA drops assertions and `check_numerics`. Defaults to
             `None`, never.
-        trial_steps: Integer. Calls of each kind that `"auto"` measures.
-            Defaults to 10.
+        trial_steps: Integer. Fewest calls of each kind that `"auto"` measures;
+            where the times of both overlap, up to four times as many. Defaults
+            to 10.
         dump_dir: Path or `None`. Directory to write to, when training ends,
             what XLA made of each function for the shape that most steps ran
             with: HLO, StableHLO and a graph for Graphviz. Takes one more

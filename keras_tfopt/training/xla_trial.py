@@ -15,6 +15,12 @@ from keras_tfopt.training.failure import StepReport
 
 # Of the calls that a trial may take, as a multiple of those it needs.
 _PATIENCE = 10
+# Most calls of each kind, as a multiple of the fewest.
+_MAX_ROUNDS = 4
+# Fewer calls than these say nothing about how much they vary.
+_FEWEST_TO_JUDGE = 5
+# Steps that differ by less are as good as each other.
+_MATTERS = 1.02
 # Share of the limit that a peak may come near to.
 _MAX_UTILIZATION = 0.9
 _MIB = 2**20
@@ -33,6 +39,12 @@ class _Measured:
         """Seconds of a step."""
         return statistics.median(self.seconds)
 
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        """Seconds between which half of the steps lie."""
+        low, _, high = statistics.quantiles(self.seconds, method="inclusive")
+        return low, high
+
 
 class XLATrial:
     """Compares steps with and without XLA, by turns, on one shape of batches.
@@ -40,8 +52,12 @@ class XLATrial:
     The first call of each kind traces and compiles, and does not count. Batches
     of another shape run without XLA and do not count either.
 
+    The kind of the lower median is kept. Where the times of both kinds overlap,
+    and it could matter by more than 2 %, the trial goes on up to four times as
+    long: it costs little then, because none of both is much slower.
+
     Args:
-        steps: Integer. Calls of each kind to measure.
+        steps: Integer. Fewest calls of each kind to measure.
     """
 
     def __init__(self, steps: int) -> None:
@@ -56,9 +72,24 @@ class XLATrial:
     @property
     def is_complete(self) -> bool:
         """Whether there is nothing more to measure."""
-        return self._obstacle is not None or all(
-            len(kind.seconds) >= self._steps for kind in self._kinds.values()
+        if self._obstacle is not None:
+            return True
+        done = min(len(kind.seconds) for kind in self._kinds.values())
+        if done < self._steps:
+            return False
+        return done >= _MAX_ROUNDS * self._steps or self._is_clear
+
+    @property
+    def _is_clear(self) -> bool:
+        """Whether more calls would hardly change what is kept, or the time."""
+        if self._steps < _FEWEST_TO_JUDGE:
+            return True
+        faster, slower = sorted(
+            self._kinds.values(), key=lambda kind: kind.median
         )
+        low, high = faster.quartiles
+        other_low, other_high = slower.quartiles
+        return high <= other_low or other_high <= _MATTERS * low
 
     @property
     def has_run_plain(self) -> bool:
@@ -103,7 +134,8 @@ class XLATrial:
         plain, compiled = self._kinds[False], self._kinds[True]
         reason = (
             f"a step takes {compiled.median * 1e3:.3f} ms with XLA and "
-            f"{plain.median * 1e3:.3f} ms without, medians of {self._steps}"
+            f"{plain.median * 1e3:.3f} ms without, medians of "
+            f"{min(len(plain.seconds), len(compiled.seconds))}"
         )
         is_better = compiled.median < plain.median
         if self._limit is not None:

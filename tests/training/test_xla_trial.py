@@ -5,6 +5,7 @@ import re
 import types
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -192,3 +193,39 @@ def test_a_refusal_ends_the_trial():
 
 def _strings(x):
     return x + tf.cast(tf.strings.length(tf.strings.as_string(x)), tf.float32)
+
+
+def _decide(random, compiled, spread):
+    """Decides on steps that take one second without XLA, and noise."""
+    trial = XLATrial(10)
+    while not trial.is_complete:
+        wanted = trial.wants_xla(shapes_of(FULL))
+        taken = (compiled if wanted else 1.0) * random.lognormal(0, spread)
+        # Now and then somebody else has the processor.
+        taken *= 3.0 if random.random() < 0.05 else 1.0
+        _run(trial, {wanted: [taken]}, [FULL])
+    return trial.decide()
+
+
+@pytest.mark.parametrize("compiled", [0.3, 0.9, 0.96, 0.99, 1.01, 1.04, 1.1, 3])
+def test_is_never_slower_than_the_better_by_more_than_two_percent(compiled):
+    random = np.random.default_rng(0)
+    measured = []
+    for _ in range(100):
+        use_xla, reason = _decide(random, compiled, spread=0.02)
+        kept = compiled if use_xla else 1.0
+        assert kept <= 1.02 * min(compiled, 1.0)
+        measured.append(int(reason.rpartition("medians of ")[2]))
+    assert all(10 <= count <= 41 for count in measured)
+    # It looks closer where that could matter.
+    if not 0.5 < compiled < 2:
+        assert max(measured) == 10
+    if 0.98 < compiled < 1.02:
+        assert np.mean(measured) > 15
+
+
+def test_fewer_steps_than_judge_noise_are_taken_as_they_are():
+    trial = XLATrial(4)
+    seconds = {False: [9.0] + 4 * [1.0], True: [9.0, 0.5, 3.0, 0.5, 0.6]}
+    assert len(_run(trial, seconds, [FULL] * 20)) == 10
+    assert trial.decide()[0]
