@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from collections.abc import Hashable
-import dataclasses
 import logging
 from typing import Any
 
@@ -103,6 +102,8 @@ class XLAPolicy(Remedy):
         self._layers = frozenset(layer.name for layer in layers)
         self._obstacle = _obstacle(model, layers)
         reason = self._obstacle
+        if plan.streams:
+            reason = "XLA has no operation that offloads from its device"
         if plan.gathers:
             reason = "batches that `gather_steps` gathers may differ in shape"
         if reason and self._mode != "off":
@@ -222,7 +223,7 @@ class XLAPolicy(Remedy):
     def _decision(self, plan: ExecutionPlan) -> bool | None:
         """Whether to use XLA under a plan; `None` if it is to be measured."""
         is_refused = _with_xla(plan, False) in self._refused
-        if self._obstacle or is_refused or plan.gathers:
+        if self._obstacle or is_refused or plan.gathers or plan.streams:
             return False
         if self._mode == "auto":
             return self._decisions.get(_with_xla(plan, False))
@@ -280,11 +281,12 @@ class XLAPolicy(Remedy):
 
 
 def _with_xla(plan: ExecutionPlan, jit_compile: bool) -> ExecutionPlan:
-    return dataclasses.replace(plan, jit_compile=jit_compile)
+    return plan.compiled(jit_compile)
 
 
 def _split(plan: ExecutionPlan) -> Hashable:
-    return plan.accumulation_steps, plan.microbatch_size, plan.remat
+    split = plan.accumulation_steps, plan.microbatch_size
+    return *split, plan.remat, plan.offload
 
 
 def _obstacle(
