@@ -4,8 +4,11 @@ As `_compat`, with the same rules.
 """
 
 from collections.abc import Callable
+from collections.abc import Iterator
+import contextlib
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 # What a profiler session writes; TensorFlow ships the format but exports no
@@ -45,6 +48,60 @@ def forget_touch(variable: tf.Variable) -> None:
 def is_touch_awaited(variable: Any) -> bool:
     """Whether `on_touch` waits for a use of a variable."""
     return "_keras_tfopt_touched" in getattr(variable, "__dict__", {})
+
+
+def move_variable(variable: keras.Variable, device: str) -> None:
+    """Moves the value of a variable to another device.
+
+    TensorFlow's variables stay where they are made, so that the Keras variable
+    gets another one. The buffer of the old one is released; functions that
+    were traced with it fail from then on.
+
+    Args:
+        variable: Keras variable without a distribution strategy.
+        device: String. Name of a logical device.
+    """
+    old = variable._value
+    with tf.init_scope(), tf.device(device):
+        variable._value = tf.Variable(
+            old.read_value(), trainable=old.trainable, name=variable.name
+        )
+    with tf.init_scope(), tf.device(old.device):
+        tf.raw_ops.AssignVariableOp(
+            resource=old.handle,
+            value=tf.zeros((0,), old.dtype),
+            validate_shape=False,
+        )
+
+
+@contextlib.contextmanager
+def slots_on(
+    optimizer: keras.optimizers.Optimizer, device: str | None
+) -> Iterator[None]:
+    """Lets an optimizer make its slots on a device.
+
+    Args:
+        optimizer: The optimizer, or the one inside of a `LossScaleOptimizer`.
+        device: String, or `None` for where the variables are.
+    """
+    if device is None:
+        yield
+        return
+    method = "add_variable_from_reference"
+    # The last class makes the slot; one before it, where the variable is.
+    (*_, owner) = (c for c in type(optimizer).__mro__ if method in vars(c))
+    make = getattr(owner, method)
+
+    def make_there(*args: Any, **kwargs: Any) -> keras.Variable:
+        with tf.device(device):
+            return make(optimizer, *args, **kwargs)
+
+    # Past `__setattr__`, which would start to track it.
+    vars(optimizer)[method] = make_there
+    try:
+        yield
+    finally:
+        del vars(optimizer)[method]
 
 
 _CLASSES: dict[type, type] = {}

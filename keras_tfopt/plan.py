@@ -73,6 +73,37 @@ def _is_segment(entry: Any) -> bool:
     return is_pair and all(isinstance(name, str) for name in entry)
 
 
+Offload: TypeAlias = tuple[str, ...] | None
+
+# What can be in the memory of the host, the cheapest to move first.
+OFFLOADABLE = ("activations", "slots", "frozen_weights")
+# Of these, what moves while layers are computed: at their calls, and when they
+# are computed again.
+_STREAMED = frozenset({"activations", "frozen_weights"})
+
+
+def normalized_offload(offload: Any) -> Offload:
+    """Returns what a plan keeps on the host, as hashable data.
+
+    Args:
+        offload: As for `ExecutionPlan`; one name stands for a tuple of it.
+
+    Raises:
+        ValueError: If it is none of what is expected.
+    """
+    if offload is None:
+        return None
+    names = (offload,) if isinstance(offload, str) else offload
+    if isinstance(names, (list, tuple)) and names:
+        if all(name in OFFLOADABLE for name in names):
+            return tuple(name for name in OFFLOADABLE if name in names)
+    raise ValueError(
+        "Invalid value for argument `offload`. "
+        f"Received: offload={offload!r}. Expected: None, or a tuple of some of "
+        f"{OFFLOADABLE}."
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class ExecutionPlan:
     """Says how one training step runs.
@@ -110,10 +141,19 @@ class ExecutionPlan:
             batch, is padded to for XLA; the padding counts nowhere. What
             `callbacks.XLACompilation(on_new_shape="pad")` sets for a batch.
             Defaults to `None`, which means no padding.
+        offload: Tuple of what is in the memory of the host in place of the
+            device's. `"activations"`: what is kept for layers to be computed
+            again, their inputs. `"slots"`: the optimizer's, which then updates
+            there. `"frozen_weights"`: those of layers that do not train; they
+            come to the device for each call of what is recomputed. The first
+            and the last need `remat`, and run without XLA, which has no
+            operation that leaves the device. Defaults to `None`, which means
+            nothing.
 
     Raises:
         ValueError: If a number is not a positive integer, if both ways of
-            splitting are given, or if `remat` is something else.
+            splitting are given, if `remat` or `offload` is something else, or
+            if they do not go together.
     """
 
     accumulation_steps: int | None = None
@@ -122,9 +162,12 @@ class ExecutionPlan:
     gather_steps: int | None = None
     remat: Remat = None
     padded_rows: int | None = None
+    offload: Offload = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "remat", normalized_remat(self.remat))
+        object.__setattr__(self, "offload", normalized_offload(self.offload))
+        self._check_offload()
         for name in _INTEGERS:
             value = getattr(self, name)
             check_positive_integer(name, value)
@@ -142,6 +185,57 @@ class ExecutionPlan:
                 f"microbatch_size={self.microbatch_size}. Expected: one of "
                 "them. Give the number of micro-batches or their size."
             )
+
+    def _check_offload(self) -> None:
+        if not self.streams:
+            return
+        if self.remat is None:
+            raise ValueError(
+                "What is offloaded is fetched where layers are computed again. "
+                f"Received: offload={self.offload} with remat=None. Expected: "
+                "`remat`, such as 1 for each layer by itself, or "
+                "offload=('slots',)."
+            )
+        if self.jit_compile:
+            raise ValueError(
+                "XLA compiles for one device, and has no operation that leaves "
+                f"it. Received: offload={self.offload} with jit_compile=True. "
+                "Expected: jit_compile=False, or offload=('slots',)."
+            )
+
+    @property
+    def streams(self) -> bool:
+        """Whether tensors go to the host and back within a step."""
+        return not _STREAMED.isdisjoint(self.offload or ())
+
+    def offloads(self, name: str) -> bool:
+        """Whether something is in the memory of the host.
+
+        Args:
+            name: String. One of `OFFLOADABLE`.
+        """
+        return name in (self.offload or ())
+
+    def recomputing(self, remat: Remat) -> "ExecutionPlan":
+        """Returns this plan with another `remat`.
+
+        Args:
+            remat: As for `ExecutionPlan`. Without any, nothing is offloaded
+                that needs it.
+        """
+        offload = self.offload
+        if remat is None and offload is not None:
+            offload = tuple(n for n in offload if n not in _STREAMED) or None
+        return dataclasses.replace(self, remat=remat, offload=offload)
+
+    def compiled(self, jit_compile: bool) -> "ExecutionPlan":
+        """Returns this plan with XLA, if it goes with XLA, or without.
+
+        Args:
+            jit_compile: Boolean.
+        """
+        is_possible = jit_compile and not self.streams
+        return dataclasses.replace(self, jit_compile=is_possible)
 
     @property
     def is_split(self) -> bool:

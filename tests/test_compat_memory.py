@@ -2,6 +2,7 @@
 
 import pathlib
 
+import keras
 import pytest
 import tensorflow as tf
 
@@ -56,3 +57,35 @@ def test_a_touch_acts_before_the_variable_is_used(use):
     assert acts == [1]
     assert type(variable) is cls
     assert not _compat_memory.is_touch_awaited(variable)
+
+
+def test_a_variable_moves_with_its_value_and_releases_the_old_buffer():
+    variable = keras.Variable([1.0, 2.0], name="moved", trainable=False)
+    old = variable.value
+    _compat_memory.move_variable(variable, "CPU:0")
+    assert variable.value is not old
+    assert variable.value.device.endswith("CPU:0")
+    assert not variable.value.trainable
+    variable.assign_add([1.0, 1.0])
+    assert list(variable.numpy()) == [2.0, 3.0]
+    released = tf.raw_ops.ReadVariableOp(resource=old.handle, dtype=tf.float32)
+    assert released.shape == (0,)
+
+
+@pytest.mark.parametrize("device", [None, "CPU:0"])
+def test_slots_are_made_with_the_names_and_values_of_keras(device):
+    def slots(make):
+        keras.utils.clear_session()
+        optimizer = keras.optimizers.Adagrad()
+        variable = keras.Variable([[1.0]], name="weight")
+        with make(optimizer):
+            optimizer.build([variable])
+        assert "add_variable_from_reference" not in vars(optimizer)
+        return [(v.path, v.numpy().tolist()) for v in optimizer.variables]
+
+    expected = slots(lambda optimizer: _compat_memory.slots_on(optimizer, None))
+    assert len(expected) == 3
+    made_on = slots(
+        lambda optimizer: _compat_memory.slots_on(optimizer, device)
+    )
+    assert made_on == expected

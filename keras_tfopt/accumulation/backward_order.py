@@ -4,6 +4,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_tfopt.accumulation.host_memory import from_host
+from keras_tfopt.accumulation.host_memory import read_on_host
+
 
 class After:
     """Makes tensors that are not there before gradients are.
@@ -48,6 +51,14 @@ class After:
             return tf.logical_and(tensor, self._is_true)
         zero = tf.where(self._is_true, 0.0, float("nan"))
         return tensor + tf.cast(zero, tensor.dtype)
+
+    def fetch(self, kept: tf.Tensor) -> tf.Tensor:
+        """Returns a tensor that waits on the host until then."""
+        return from_host(kept, self._gradients)
+
+    def read(self, variable: Any) -> tf.Tensor:
+        """Returns the value of a variable that is on the host, read then."""
+        return read_on_host(variable, self._gradients)
 
 
 def together(gradients: list[Any]) -> list[Any]:

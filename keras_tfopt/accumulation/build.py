@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras_tfopt.accumulation.assumptions import look_for_assumptions
 from keras_tfopt.accumulation.discovery import Discovery
 from keras_tfopt.accumulation.discovery import discover
+from keras_tfopt.accumulation.host_memory import HOST
 from keras_tfopt.accumulation.microstep import TRAINING
 from keras_tfopt.accumulation.microstep import Microstep
 from keras_tfopt.accumulation.microstep import MicrostepResult
@@ -64,7 +65,7 @@ def build_whole_step(
         The step, and the effects that it has past Keras.
     """
     found = discover(model, _runner(example, run_eagerly), mode)
-    trainable = _build_optimizer(model) if mode.differentiates else []
+    trainable = _build_optimizer(model, plan) if mode.differentiates else []
     definition = Microstep(
         model, trainable, found.written, [], mode=mode, plan=plan
     )
@@ -104,7 +105,7 @@ def build_split_step(
     """
     run = _runner(example, run_eagerly)
     found = discover(model, run, mode, look_for_assumptions)
-    trainable = _build_optimizer(model) if mode.differentiates else []
+    trainable = _build_optimizer(model, plan) if mode.differentiates else []
     rules = StateRules(model, found.written)
     _refuse(_scaled_parameters(trainable) + rules.refused)
     definition = Microstep(
@@ -241,10 +242,13 @@ def _runner(example: Any, run_eagerly: bool) -> Callable:
     return run
 
 
-def _build_optimizer(model: keras.Model) -> list[keras.Variable]:
+def _build_optimizer(
+    model: keras.Model, plan: ExecutionPlan
+) -> list[keras.Variable]:
     trainable = list(model.trainable_variables)
     if model.optimizer is not None:
-        build_optimizer(model.optimizer, trainable)
+        device = HOST if plan.offloads("slots") else None
+        build_optimizer(model.optimizer, trainable, device)
     return trainable
 
 

@@ -1,6 +1,7 @@
 """One micro-batch: forward, loss, gradients, metrics, and nothing written."""
 
 from collections.abc import Callable
+import contextlib
 import dataclasses
 from typing import Any
 from typing import NamedTuple
@@ -20,7 +21,6 @@ from keras_tfopt.accumulation.remat import rematerialized
 from keras_tfopt.accumulation.scope import RecordingScope
 from keras_tfopt.accumulation.split import count_rows
 from keras_tfopt.plan import ExecutionPlan
-from keras_tfopt.plan import Remat
 from keras_tfopt.rows import RowPosition
 from keras_tfopt.rows import rows_at
 
@@ -213,7 +213,7 @@ class Microstep:
         ):
             with (
                 captured_moments(self.normalizers) as moments,
-                rematerialized(self.model, self._remat, self.plan.jit_compile),
+                self._rematerialized(),
                 tape,
                 scope,
             ):
@@ -261,10 +261,11 @@ class Microstep:
         step = self.model.optimizer.iterations
         return RowPosition(step, 0 if share is None else share.first_row)
 
-    @property
-    def _remat(self) -> Remat:
+    def _rematerialized(self) -> contextlib.AbstractContextManager:
         # Without gradients, nothing is kept.
-        return self.plan.remat if self.mode.differentiates else None
+        if not self.mode.differentiates:
+            return contextlib.nullcontext()
+        return rematerialized(self.model, self.plan)
 
     @property
     def _has_own_logs(self) -> bool:

@@ -7,13 +7,16 @@ from typing import Any
 import keras
 
 from keras_tfopt import _compat
+from keras_tfopt import _compat_memory
 from keras_tfopt.errors import OutOfMemoryError
 from keras_tfopt.errors import allocation_line
 from keras_tfopt.errors import is_out_of_memory
 
 
 def build_optimizer(
-    optimizer: keras.optimizers.Optimizer, variables: list[keras.Variable]
+    optimizer: keras.optimizers.Optimizer,
+    variables: list[keras.Variable],
+    device: str | None = None,
 ) -> None:
     """Builds an optimizer, and takes it back if memory runs out half-way.
 
@@ -23,6 +26,8 @@ def build_optimizer(
     Args:
         optimizer: The optimizer. Nothing happens if it is built.
         variables: List of the variables that it shall update.
+        device: String. Where to make its slots. Defaults to where the variables
+            are.
 
     Raises:
         OutOfMemoryError: If the slots do not fit, also when memory that is no
@@ -30,11 +35,11 @@ def build_optimizer(
     """
     if optimizer.built:
         return
-    error = _try_to_build(optimizer, variables)
+    error = _try_to_build(optimizer, variables, device)
     if error is None:
         return
     gc.collect()
-    error = _try_to_build(optimizer, variables)
+    error = _try_to_build(optimizer, variables, device)
     if error is None:
         return
     count = sum(variable.value.shape.num_elements() for variable in variables)
@@ -49,7 +54,9 @@ def build_optimizer(
 
 
 def _try_to_build(
-    optimizer: keras.optimizers.Optimizer, variables: list[keras.Variable]
+    optimizer: keras.optimizers.Optimizer,
+    variables: list[keras.Variable],
+    device: str | None,
 ) -> Exception | None:
     undo = [
         action
@@ -57,7 +64,8 @@ def _try_to_build(
         for action in _restorers(vars(owner))
     ]
     try:
-        optimizer.build(variables)
+        with _compat_memory.slots_on(innermost(optimizer), device):
+            optimizer.build(variables)
     except Exception as error:
         for action in undo:
             action()
@@ -65,6 +73,15 @@ def _try_to_build(
             raise
         return error.with_traceback(None)
     return None
+
+
+def innermost(
+    optimizer: keras.optimizers.Optimizer,
+) -> keras.optimizers.Optimizer:
+    """Returns an optimizer, or the one inside of a `LossScaleOptimizer`."""
+    while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer = optimizer.inner_optimizer
+    return optimizer
 
 
 def _parts(optimizer: keras.optimizers.Optimizer) -> list[Any]:

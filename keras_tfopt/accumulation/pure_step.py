@@ -53,6 +53,7 @@ class WholeStep:
         self._microstep = microstep
         self._logs = logs
         self.mode = definition.mode
+        self.plan = definition.plan
         self.trainable = definition.trainable
         self.updated = definition.updated
 
@@ -107,6 +108,7 @@ class SplitStep:
         self.definition = definition
         self.carried = definition.updated
         self.mode = definition.mode
+        self.plan = definition.plan
         self.trainable = definition.trainable
         self.updated = list(definition.updated)
         for layer in definition.normalizers:

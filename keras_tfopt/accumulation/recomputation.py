@@ -10,7 +10,9 @@ one.
 
 from collections.abc import Callable
 from collections.abc import Sequence
+import dataclasses
 from typing import Any
+from typing import TypeAlias
 
 import keras
 import tensorflow as tf
@@ -20,8 +22,13 @@ from keras_tfopt import _compat_remat
 from keras_tfopt.accumulation.backward_order import After
 from keras_tfopt.accumulation.backward_order import together
 from keras_tfopt.accumulation.flat_nest import FlatNest
+from keras_tfopt.accumulation.host_memory import is_frozen_on_host
+from keras_tfopt.accumulation.host_memory import is_worth_moving
+from keras_tfopt.accumulation.host_memory import read_on_host
+from keras_tfopt.accumulation.host_memory import to_host
 from keras_tfopt.accumulation.purity import unrepeatable
 from keras_tfopt.accumulation.scope import RecordingScope
+from keras_tfopt.plan import ExecutionPlan
 
 
 class Recomputed:
@@ -31,19 +38,20 @@ class Recomputed:
         function: Callable of nests of tensors, with any other arguments.
         layers: Layers that the function calls. Losses that they add keep their
             owners.
-        is_compiled: Boolean. Whether XLA will compile the graph, where that
-            cannot be seen while it is built. Defaults to `False`.
+        plan: `ExecutionPlan`. Says whether XLA will compile the graph, where
+            that cannot be seen while it is built, and what waits on the host
+            for the second call. Defaults to neither.
     """
 
     def __init__(
         self,
         function: Callable,
         layers: Sequence[keras.layers.Layer] = (),
-        is_compiled: bool = False,
+        plan: ExecutionPlan | None = None,
     ) -> None:
         self._function = function
         self._layers = layers
-        self._is_compiled = is_compiled
+        self._plan = ExecutionPlan() if plan is None else plan
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function now, and again when its gradient is asked for."""
@@ -51,12 +59,16 @@ class Recomputed:
         if inputs.is_symbolic:
             return self._function(*args, **kwargs)
         state = _compat_remat.call_state()
-        scope = _BlockScope()
+        scope = _BlockScope(fetch=self._fetch_behind(inputs.tensors))
+        with _compat_remat.stop_recording():
+            kept = self._keep(inputs.tensors)
         known = _count_operations()
         with _compat_remat.stop_recording():
             outputs, losses = self._run(inputs, inputs.tensors, scope)
         made = _operations()[known:]
         _check(made)
+        with _compat_remat.stop_recording():
+            outputs = _behind_copies(outputs, kept)
         # Recorded by tapes, unlike the readings inside.
         values = [
             tf.convert_to_tensor(scope.outer_value(variable))
@@ -70,7 +82,7 @@ class Recomputed:
         def backward(*upstream: Any) -> list[Any]:
             with _compat_remat.restored_call_state(state):
                 return self._backward(
-                    inputs, scope.read, values, captured, upstream
+                    inputs, kept, scope, values, captured, upstream
                 )
 
         @tf.custom_gradient
@@ -101,25 +113,50 @@ class Recomputed:
             result = self._function(*args, **kwargs)
         return FlatNest.of(result), list(scope.losses)
 
+    def _keep(self, tensors: list[tf.Tensor]) -> "list[_Kept]":
+        """Returns what is held of the inputs for the second call."""
+        moves = self._plan.offloads("activations")
+        return [
+            _Kept(to_host(tensor), is_away=True)
+            if moves and is_worth_moving(tensor)
+            else _Kept(tensor, is_away=False)
+            for tensor in tensors
+        ]
+
+    def _fetch_behind(self, tensors: list[tf.Tensor]) -> "_Fetch | None":
+        """Returns what reads frozen weights when the inputs are there."""
+        if not self._plan.offloads("frozen_weights"):
+            return None
+        return lambda stored: read_on_host(stored, tensors)
+
     def _backward(
         self,
         inputs: FlatNest,
-        variables: list[keras.Variable],
+        kept: "list[_Kept]",
+        first: "_BlockScope",
         values: list[tf.Tensor],
         captured: list[tf.Tensor],
         upstream: tuple,
     ) -> list[Any]:
         """Calls the function again and differentiates it."""
-        is_compiled = self._is_compiled or _compat_remat.is_in_xla()
+        variables = first.read
+        is_compiled = self._plan.jit_compile or _compat_remat.is_in_xla()
         after = After(upstream, is_compiled)
-        tensors = [after(tensor) for tensor in inputs.tensors]
+        tensors = [
+            after.fetch(one.tensor) if one.is_away else after(one.tensor)
+            for one in kept
+        ]
         weights = [
             after(value, is_weight=variable.trainable)
             for variable, value in zip(variables, values, strict=True)
         ]
         sources = _floats([*tensors, *weights, *captured])
         tape = tf.GradientTape(watch_accessed_variables=False)
-        scope = _BlockScope(list(zip(variables, weights, strict=True)), tape)
+        scope = _BlockScope(
+            list(zip(variables, weights, strict=True)),
+            tape,
+            None if first.fetch is None else after.read,
+        )
         with tape:
             tape.watch(sources)
             outputs, losses = self._run(inputs, tensors, scope)
@@ -163,20 +200,41 @@ class Recomputed:
         return None
 
 
+@dataclasses.dataclass(frozen=True)
+class _Kept:
+    """An input that is held for the second call.
+
+    Attributes:
+        tensor: The tensor, or its copy on the host.
+        is_away: Boolean. Whether it is that copy.
+    """
+
+    tensor: tf.Tensor
+    is_away: bool
+
+
+# Reads a variable that is on the host at the right time.
+_Fetch: TypeAlias = Callable[[tf.Variable], tf.Tensor]
+
+
 class _BlockScope(RecordingScope):
     """A `RecordingScope` inside of another, which notes what is read.
 
     Args:
         state_mapping: As for `RecordingScope`.
         tape: As for `RecordingScope`.
+        fetch: Callable that reads a frozen variable from the host. They are
+            not noted: it is done again each time. Defaults to `None`.
     """
 
     def __init__(
         self,
         state_mapping: list[tuple[keras.Variable, Any]] | None = None,
         tape: tf.GradientTape | None = None,
+        fetch: _Fetch | None = None,
     ) -> None:
         super().__init__(None, tape)
+        self.fetch = fetch
         # Past Keras, which would cast them where layers compute in half
         # precision, out of the sight of the tape.
         self.state_mapping = {id(k): v for k, v in state_mapping or []}
@@ -186,6 +244,10 @@ class _BlockScope(RecordingScope):
         """Returns the value of a variable, and notes its first reading."""
         if id(variable) in self.state_mapping:
             return self.state_mapping[id(variable)]
+        if self.fetch is not None and not variable.trainable:
+            value = self.outer_value(variable)
+            if is_frozen_on_host(value):
+                return self.fetch(value)
         if all(variable is not known for known in self.read):
             self.read.append(variable)
         # Not kept: this may be a branch, whose tensors are not seen outside.
@@ -196,6 +258,18 @@ class _BlockScope(RecordingScope):
         outer = self.original_scope
         value = None if outer is None else outer.get_current_value(variable)
         return _compat.stored_value(variable) if value is None else value
+
+
+def _behind_copies(outputs: FlatNest, kept: list[_Kept]) -> FlatNest:
+    """Returns outputs that wait for the copies of the inputs.
+
+    Otherwise the device may run ahead of them, with all originals alive.
+    """
+    copies = [one.tensor for one in kept if one.is_away]
+    if not copies or tf.executing_eagerly():
+        return outputs
+    with tf.control_dependencies(copies):
+        return outputs.with_tensors([tf.identity(t) for t in outputs.tensors])
 
 
 def _floats(tensors: list[tf.Tensor]) -> list[tf.Tensor]:

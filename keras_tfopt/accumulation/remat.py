@@ -17,6 +17,7 @@ from keras_tfopt.accumulation.segments import SegmentedGraph
 from keras_tfopt.accumulation.segments import every_segments
 from keras_tfopt.accumulation.segments import named_segments
 from keras_tfopt.accumulation.segments import replaced_graph
+from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.plan import Remat
 
 _Target = TypeVar("_Target", bound=Callable)
@@ -75,7 +76,7 @@ def remat(target: _Target) -> _Target:
     """
     if isinstance(target, keras.layers.Layer):
         drop_remat(target)
-        _keep(target, [_recomputed_layer(target, False)])
+        _keep(target, [_recomputed_layer(target, ExecutionPlan())])
         return target
     if not callable(target):
         raise TypeError(
@@ -109,7 +110,7 @@ def keep_remat(model: keras.Model, remat: Remat) -> None:
         ValueError: If the model has no such layers.
     """
     drop_remat(model)
-    _keep(model, _attachments(model, remat, False))
+    _keep(model, _attachments(model, ExecutionPlan(remat=remat)))
 
 
 def check_remat(model: keras.Model, remat: Remat) -> None:
@@ -122,26 +123,22 @@ def check_remat(model: keras.Model, remat: Remat) -> None:
     Raises:
         ValueError: If there are none of these names, or in this number.
     """
-    _attachments(model, remat, False)
+    _attachments(model, ExecutionPlan(remat=remat))
 
 
 @contextlib.contextmanager
-def rematerialized(
-    model: keras.Model, remat: Remat, is_compiled: bool
-) -> Iterator[None]:
+def rematerialized(model: keras.Model, plan: ExecutionPlan) -> Iterator[None]:
     """Rematerializes a model for a while.
 
     Args:
         model: A built Keras model.
-        remat: As for `ExecutionPlan`.
-        is_compiled: Boolean. Whether XLA will compile what is traced inside,
-            where that cannot be seen.
+        plan: `ExecutionPlan`. Says what is computed again, and how.
 
     Raises:
         ValueError: If the model has no such layers.
     """
     with contextlib.ExitStack() as stack:
-        for attachment in _attachments(model, remat, is_compiled):
+        for attachment in _attachments(model, plan):
             stack.enter_context(attachment)
         yield
 
@@ -162,9 +159,10 @@ def main_part(model: keras.Model) -> keras.Model:
 
 
 def _attachments(
-    model: keras.Model, remat: Remat, is_compiled: bool
+    model: keras.Model, plan: ExecutionPlan
 ) -> list[contextlib.AbstractContextManager]:
     """Returns a context for each part to rematerialize."""
+    remat = plan.remat
     if remat is None:
         return []
     part = main_part(model)
@@ -186,17 +184,17 @@ def _attachments(
     else:
         layers, segments = [], every_segments(functional, remat)
     attachments: list[contextlib.AbstractContextManager] = [
-        _recomputed_layer(one, is_compiled) for one in layers
+        _recomputed_layer(one, plan) for one in layers
     ]
     if segments:
-        graph = SegmentedGraph(functional, segments, is_compiled)
+        graph = SegmentedGraph(functional, segments, plan)
         attachments.append(replaced_graph(functional, graph))
     return attachments
 
 
 @contextlib.contextmanager
 def _recomputed_layer(
-    layer: keras.layers.Layer, is_compiled: bool
+    layer: keras.layers.Layer, plan: ExecutionPlan
 ) -> Iterator[None]:
     """Recomputes a layer for a while."""
     attributes = vars(layer)
@@ -205,7 +203,7 @@ def _recomputed_layer(
     layers = list(_compat.layers_of(layer))
     for name in names:
         method = getattr(layer, name)
-        recomputed = Recomputed(method, layers, is_compiled)
+        recomputed = Recomputed(method, layers, plan)
         # Past `__setattr__`, which would start to track it.
         attributes[name] = _wrapped(method, recomputed)
     try:

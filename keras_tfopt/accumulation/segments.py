@@ -13,6 +13,7 @@ import keras
 from keras_tfopt import _compat
 from keras_tfopt import _compat_remat
 from keras_tfopt.accumulation.recomputation import Recomputed
+from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.plan import Remat
 
 
@@ -103,15 +104,15 @@ class SegmentedGraph:
     Args:
         model: The functional model.
         segments: List of the `Segment`s to recompute.
-        is_compiled: Boolean. As for `Recomputed`.
+        plan: `ExecutionPlan`. As for `Recomputed`.
     """
 
     def __init__(
-        self, model: keras.Model, segments: list[Segment], is_compiled: bool
+        self, model: keras.Model, segments: list[Segment], plan: ExecutionPlan
     ) -> None:
         self._model = model
         self._original = _compat_remat.run_through_graph(model)
-        self._is_compiled = is_compiled
+        self._plan = plan
         nodes = _compat_remat.ordered_nodes(model)
         ends = [id(tensor) for tensor in model.outputs]
         self._parts = [
@@ -140,7 +141,7 @@ class SegmentedGraph:
             )
         }
         for part in self._parts:
-            known.update(part.run(known, operation_fn, self._is_compiled))
+            known.update(part.run(known, operation_fn, self._plan))
         outputs = [known[id(tensor)] for tensor in self._model.outputs]
         return _compat_remat.pack_outputs(self._model, outputs)
 
@@ -181,7 +182,7 @@ class _Part:
         self,
         known: dict[int, Any],
         operation_fn: Callable,
-        is_compiled: bool,
+        plan: ExecutionPlan,
     ) -> dict[int, Any]:
         """Returns what the segment makes of what is known."""
         keys = [key for key in self._inputs if key in known]
@@ -195,7 +196,7 @@ class _Part:
         values = [known[key] for key in keys]
         if not self._is_recomputed:
             return compute(values)
-        return Recomputed(compute, self._layers, is_compiled)(values)
+        return Recomputed(compute, self._layers, plan)(values)
 
 
 @contextlib.contextmanager
@@ -219,7 +220,7 @@ def observed_calls(
 
         return call
 
-    graph = SegmentedGraph(model, [], False)
+    graph = SegmentedGraph(model, [], ExecutionPlan())
 
     def run(inputs: Any, operation_fn: Callable, call_fn: Any = None) -> Any:
         function = functools.partial(operation_of, operation_fn)

@@ -7,9 +7,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_tfopt.accumulation.optimizer_build import innermost
+
 
 @contextlib.contextmanager
-def chained_updates(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
+def chained_updates(
+    optimizer: keras.optimizers.Optimizer, device: str | None = None
+) -> Iterator[None]:
     """Makes an optimizer update its variables in a chain.
 
     In a graph, Keras' updates do not depend on each other, and TensorFlow may
@@ -19,21 +23,24 @@ def chained_updates(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
     Args:
         optimizer: The optimizer; inside a `LossScaleOptimizer` the inner one
             is chained.
+        device: String. Where to compute the updates, which are assigned where
+            the variables are. Defaults to where TensorFlow puts them.
     """
-    while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        optimizer = optimizer.inner_optimizer
+    optimizer = innermost(optimizer)
     update_step = optimizer.update_step
     previous: dict[str, list[tf.Operation]] = {}
 
     def update(gradient: Any, variable: Any, learning_rate: Any) -> None:
         if tf.executing_eagerly():
-            update_step(gradient, variable, learning_rate)
+            with _placed(device):
+                update_step(gradient, variable, learning_rate)
             return
         graph = tf.compat.v1.get_default_graph()
         known = len(graph.get_operations())
         # The copies of a variable on other devices have their own memory.
-        device = variable.device
-        with tf.control_dependencies(previous.get(device, [])):
+        owner = variable.device
+        before = previous.get(owner, [])
+        with tf.control_dependencies(before), _placed(device):
             update_step(gradient, variable, learning_rate)
         writes = writing_operations(known)
         if not writes:
@@ -41,7 +48,7 @@ def chained_updates(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
                 f"{type(optimizer).__name__}.update_step wrote nothing for "
                 f"variable '{variable.name}'. Expected: an assignment."
             )
-        previous[device] = writes
+        previous[owner] = writes
 
     # Past `__setattr__`, which would start to track it.
     attributes = vars(optimizer)
@@ -54,6 +61,11 @@ def chained_updates(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
             del attributes["update_step"]
         else:
             attributes["update_step"] = own
+
+
+def _placed(device: str | None) -> contextlib.AbstractContextManager:
+    # `None` would take back the device that is set outside.
+    return contextlib.nullcontext() if device is None else tf.device(device)
 
 
 def writing_operations(known: int) -> list[tf.Operation]:

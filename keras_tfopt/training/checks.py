@@ -76,6 +76,34 @@ def check_plan(model: keras.Model, plan: ExecutionPlan) -> None:
             "remat=None. Use `apply_remat(model, ...)`, which works for any "
             "step."
         )
+    if plan.offload is not None:
+        check_offload(model, plan)
+
+
+def check_offload(model: keras.Model, plan: ExecutionPlan) -> None:
+    """Raises if nothing of a compiled model can be on the host.
+
+    Args:
+        model: The model.
+        plan: `ExecutionPlan` that offloads.
+
+    Raises:
+        ValueError: Names what prevents it and the way out.
+    """
+    if not is_manageable(model):
+        raise ValueError(
+            "A model with its own `train_step`, or under a distribution "
+            "strategy, trains as Keras makes it and not by a plan. Received: "
+            f"offload={plan.offload} for {type(model).__name__}. Expected: "
+            "offload=None."
+        )
+    strategy = _compat.strategy_of(model)
+    if strategy is not None and plan.offload != ("activations",):
+        raise ValueError(
+            "Variables of several devices stay on them. Received: "
+            f"offload={plan.offload} under {type(strategy).__name__}. "
+            "Expected: offload=('activations',), or no distribution strategy."
+        )
 
 
 def check_splittable(model: keras.Model, plan: ExecutionPlan) -> None:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras_tfopt.accumulation import SplitStep
 from keras_tfopt.accumulation import StepResult
 from keras_tfopt.accumulation import WholeStep
+from keras_tfopt.accumulation.host_memory import HOST
 from keras_tfopt.errors import InterruptedCommitError
 from keras_tfopt.training.chained_updates import chained_updates
 from keras_tfopt.training.chained_updates import writing_operations
@@ -161,7 +162,8 @@ def chained(
 ) -> contextlib.AbstractContextManager:
     """Returns what chains the optimizer's updates where there are any."""
     if step.mode.differentiates and step.trainable:
-        return chained_updates(model.optimizer)
+        device = HOST if step.plan.offloads("slots") else None
+        return chained_updates(model.optimizer, device)
     return contextlib.nullcontext()
 
 

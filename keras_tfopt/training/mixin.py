@@ -12,6 +12,7 @@ from keras_tfopt.accumulation.remat import check_remat
 from keras_tfopt.distribution.replicas import first_part
 from keras_tfopt.distribution.replicas import spans_workers
 from keras_tfopt.plan import ExecutionPlan
+from keras_tfopt.plan import Offload
 from keras_tfopt.plan import PlanEvent
 from keras_tfopt.plan import Remat
 from keras_tfopt.training.checks import check_plan
@@ -66,10 +67,12 @@ class AccumMixin(_Base):
             the end of an epoch makes one smaller update. Defaults to `None`.
         remat: What is computed again in the backward pass instead of kept, as
             for `ExecutionPlan`. Defaults to `None`, which means nothing.
+        offload: What is in the memory of the host in place of the device's, as
+            for `ExecutionPlan`. Defaults to `None`, which means nothing.
 
     Raises:
         ValueError: If a number is not a positive integer, if both ways of
-            splitting are given, or if `remat` is something else.
+            splitting are given, or if `remat` or `offload` is something else.
     """
 
     train_function: Any
@@ -82,10 +85,11 @@ class AccumMixin(_Base):
         microbatch_size: int | None = None,
         gather_steps: int | None = None,
         remat: Remat = None,
+        offload: Offload = None,
         **kwargs: Any,
     ) -> None:
         settings = AccumulationSettings(
-            accumulation_steps, microbatch_size, gather_steps, remat
+            accumulation_steps, microbatch_size, gather_steps, remat, offload
         )
         super().__init__(*args, **kwargs)
         self._settings = settings
@@ -142,9 +146,14 @@ class AccumMixin(_Base):
         """
         super().compile(*args, **kwargs)
         settings = self._settings
-        settings.plan = dataclasses.replace(
-            settings.plan, jit_compile=bool(self.jit_compile)
-        )
+        jit_compile = bool(self.jit_compile)
+        if kwargs.get("jit_compile", "auto") == "auto":
+            # Keras' own choice, which gives way to what XLA does not have.
+            settings.plan = settings.plan.compiled(jit_compile)
+        else:
+            settings.plan = dataclasses.replace(
+                settings.plan, jit_compile=jit_compile
+            )
         check_plan(self, settings.plan)
 
     def get_compile_config(self) -> dict[str, Any]:

@@ -54,11 +54,13 @@ class AccumModel(AccumMixin, keras.Model):
             `None`.
         remat: What is computed again in the backward pass instead of kept, as
             for `ExecutionPlan`. Defaults to `None`, which means nothing.
+        offload: What is in the memory of the host in place of the device's, as
+            for `ExecutionPlan`. Defaults to `None`, which means nothing.
         **kwargs: As for `keras.Model`.
 
     Raises:
         ValueError: If a number is not a positive integer, if both ways of
-            splitting are given, or if `remat` is something else.
+            splitting are given, or if `remat` or `offload` is something else.
 
     Reference:
         Huang et al., "GPipe: Efficient Training of Giant Neural Networks using
@@ -99,7 +101,7 @@ class AccumModel(AccumMixin, keras.Model):
             model: A Sequential, functional or subclassed model.
             name: String or `None`. Defaults to the name of `model`.
             **settings: `accumulation_steps`, `microbatch_size`,
-                `gather_steps` or `remat`.
+                `gather_steps`, `remat` or `offload`.
 
         Returns:
             An uncompiled `AccumModel`.

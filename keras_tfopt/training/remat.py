@@ -1,6 +1,5 @@
 """Rematerialization of models, chosen by numbers, names or bytes."""
 
-import dataclasses
 from typing import Any
 
 import keras
@@ -101,8 +100,7 @@ def apply_remat(
         remat = spans_as_remat(model, spans)
     check_remat(model, remat)
     if hasattr(model, "change_plan") and is_manageable(model):
-        plan = dataclasses.replace(model.plan, remat=remat)
-        model.change_plan(plan, "apply_remat")
+        model.change_plan(model.plan.recomputing(remat), "apply_remat")
     else:
         keep_remat(model, remat)
     return remat
@@ -127,8 +125,7 @@ def remove_remat(target: keras.layers.Layer) -> None:
     """
     drop_remat(target)
     if hasattr(target, "change_plan"):
-        plan = dataclasses.replace(target.plan, remat=None)
-        target.change_plan(plan, "remove_remat")
+        target.change_plan(target.plan.recomputing(None), "remove_remat")
 
 
 def spans_as_remat(model: keras.Model, spans: list[Span]) -> Remat:

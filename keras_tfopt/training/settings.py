@@ -4,12 +4,19 @@ import dataclasses
 from typing import Any
 
 from keras_tfopt.plan import ExecutionPlan
+from keras_tfopt.plan import Offload
 from keras_tfopt.plan import PlanEvent
 from keras_tfopt.plan import Remat
 from keras_tfopt.training.failure import Listener
 
 # Fields of a plan that are arguments of a model.
-_ARGUMENTS = ("accumulation_steps", "microbatch_size", "gather_steps", "remat")
+_ARGUMENTS = (
+    "accumulation_steps",
+    "microbatch_size",
+    "gather_steps",
+    "remat",
+    "offload",
+)
 
 
 class AccumulationSettings:
@@ -20,6 +27,7 @@ class AccumulationSettings:
         microbatch_size: As for `AccumModel`.
         gather_steps: As for `AccumModel`.
         remat: As for `AccumModel`.
+        offload: As for `AccumModel`.
 
     Attributes:
         plan: The `ExecutionPlan` in force.
@@ -33,12 +41,14 @@ class AccumulationSettings:
         microbatch_size: int | None = None,
         gather_steps: int | None = None,
         remat: Remat = None,
+        offload: Offload = None,
     ) -> None:
         self.plan = ExecutionPlan(
             accumulation_steps,
             microbatch_size,
             gather_steps=gather_steps,
             remat=remat,
+            offload=offload,
         )
         self.plan_events: tuple[PlanEvent, ...] = ()
         self.listeners: list[Listener] = []

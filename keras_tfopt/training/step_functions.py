@@ -13,6 +13,7 @@ from keras_tfopt.training.batch import relax_rows
 from keras_tfopt.training.batch import spec_of
 from keras_tfopt.training.batch import without_optionals
 from keras_tfopt.training.gathered_step import GatheredStepFunction
+from keras_tfopt.training.placement import placement_of
 from keras_tfopt.training.step_factory import step_factory
 from keras_tfopt.training.step_function import split_number
 
@@ -32,6 +33,7 @@ class StepFunctions:
     def __init__(self, model: keras.Model, mode: StepMode) -> None:
         self._model = model
         self._factory = step_factory(model)
+        self._placement = placement_of(model)
         self.convert = self._factory.convert
         self.rows_of = self._factory.rows_of
         self._mode = mode
@@ -80,6 +82,7 @@ class StepFunctions:
         Returns:
             `StepFunction`, or a `StockStepFunction` in its place.
         """
+        self._place(plan)
         spec, bound = self._spec, self._spec_key
         if self._factory.is_shape_bound(plan):
             spec = spec_of(batch)
@@ -88,8 +91,8 @@ class StepFunctions:
             plan.is_split,
             _is_by_size(plan),
             plan.jit_compile,
-            plan.remat,
             plan.padded_rows,
+            *self._memory_key(plan),
             bound,
         )
         if key not in self._functions:
@@ -110,12 +113,22 @@ class StepFunctions:
         Returns:
             `GatheredStepFunction`.
         """
-        key = ("gathered", _is_by_size(plan), plan.remat, self._spec_key)
+        self._place(plan)
+        kind = "gathered", _is_by_size(plan)
+        key = (*kind, *self._memory_key(plan), self._spec_key)
         if key not in self._functions:
             self._functions[key] = GatheredStepFunction(
                 self._model, self._spec, window[0], plan, self._mode
             )
         return self._functions[key]
+
+    def _place(self, plan: ExecutionPlan) -> None:
+        # Evaluation runs beside training, and has no plan for variables.
+        if self._mode.differentiates:
+            self._placement.follow(plan)
+
+    def _memory_key(self, plan: ExecutionPlan) -> tuple:
+        return plan.remat, plan.offload, self._placement.version
 
 
 def _is_by_size(plan: ExecutionPlan) -> bool:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from collections.abc import Hashable
-import dataclasses
 import logging
 from typing import Any
 
@@ -110,6 +109,8 @@ class XLAPolicy(Remedy):
         self._layers = frozenset(layer.name for layer in layers)
         self._obstacle = _obstacle(model, layers)
         reason = self._obstacle
+        if plan.streams:
+            reason = "XLA has no operation that offloads from its device"
         if plan.gathers:
             reason = "batches that `gather_steps` gathers may differ in shape"
         if reason and self._mode != "off":
@@ -134,9 +135,11 @@ class XLAPolicy(Remedy):
                 measured = self._trial_of(plan).wants_xla(shapes)
             wanted = measured
         plain = _with_xla(plan, False)
-        if not wanted or self._is_check_due or self._padding.is_paused:
+        compiled = _with_xla(plan, wanted)
+        is_paused = self._is_check_due or self._padding.is_paused
+        if not compiled.jit_compile or is_paused:
             return plain
-        compiled = self._padded(_with_xla(plan, True), shapes)
+        compiled = self._padded(compiled, shapes)
         rows = compiled.padded_rows
         if rows is not None:
             shapes = with_rows(shapes, rows)
@@ -254,7 +257,7 @@ class XLAPolicy(Remedy):
     def _decision(self, plan: ExecutionPlan) -> bool | None:
         """Whether to use XLA under a plan; `None` if it is to be measured."""
         is_refused = _with_xla(plan, False) in self._refused
-        if self._obstacle or is_refused or plan.gathers:
+        if self._obstacle or is_refused or plan.gathers or plan.streams:
             return False
         if self._mode == "auto":
             return self._decisions.get(_with_xla(plan, False))
@@ -312,13 +315,14 @@ class XLAPolicy(Remedy):
 
 
 def _with_xla(plan: ExecutionPlan, jit_compile: bool) -> ExecutionPlan:
-    return dataclasses.replace(plan, jit_compile=jit_compile)
+    return plan.compiled(jit_compile)
 
 
 def _split(plan: ExecutionPlan, is_padded: bool | None = None) -> Hashable:
     if is_padded is None:
         is_padded = plan.padded_rows is not None
-    return plan.accumulation_steps, plan.microbatch_size, plan.remat, is_padded
+    split = plan.accumulation_steps, plan.microbatch_size
+    return *split, plan.remat, plan.offload, is_padded
 
 
 def _obstacle(
