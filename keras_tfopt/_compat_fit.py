@@ -85,6 +85,16 @@ def set_iterator_state(iterator: Any, state: bytes) -> None:
     iterator._restore_from_tensors({"_STATE": tensor})
 
 
+def shuffles_in(state: bytes) -> int:
+    """Returns of how many shuffles an iterator's state holds the generator.
+
+    A stage is gone from the state once its end was seen, which prefetching
+    does before the last batch is asked for.
+    """
+    # Shuffles name it in the state, and nobody else tells what it holds.
+    return state.count(b"epoch_num_random_samples")
+
+
 def dataset_of(epoch_iterator: Any) -> Any:
     """Returns the dataset that `fit` iterates over."""
     # Keras adapts what the user gave; only this is what runs.

@@ -108,6 +108,15 @@ def test_iterator_state_names_what_has_state_outside():
         _compat_fit.iterator_state(iter(data))
 
 
+def test_shuffles_in_a_state():
+    data = tf.data.Dataset.range(40).shuffle(9, seed=1).batch(2).shuffle(3)
+    iterator = iter(data)
+    next(iterator)
+    assert _compat_fit.shuffles_in(_compat_fit.iterator_state(iterator)) == 2
+    list(iterator)
+    assert _compat_fit.shuffles_in(_compat_fit.iterator_state(iterator)) == 0
+
+
 def test_dataset_of_is_what_fit_iterates_over():
     data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(2)
     assert in_fit(_compat_fit.dataset_of, data, None).element_spec == (

@@ -83,8 +83,12 @@ class DataPosition:
         """
         num_batches, steps_seen = _compat_fit.progress_of(self._epoch_iterator)
         state = self._state_of(iterator) if self._way.name == STATE else None
+        way = STATE if state is not None else self._way.name
+        if state is not None and self._misses_shuffles(state):
+            ended = way_without_state(self._epoch_iterator, "a shuffle ended")
+            way, state = ended.name, None
         position = {
-            "way": STATE if state is not None else self._way.name,
+            "way": way,
             "drawn": list(self._drawn),
             "num_batches": num_batches,
             "steps_seen": steps_seen,
@@ -170,6 +174,14 @@ class DataPosition:
             )
             self._turn_to(way_without_state(self._epoch_iterator, reason))
         return state
+
+    def _misses_shuffles(self, state: bytes) -> bool:
+        """Whether a state would not move the seeds of later epochs on."""
+        dataset = _compat_fit.dataset_of(self._epoch_iterator)
+        if not isinstance(dataset, tf.data.Dataset):
+            return False
+        stages = _compat_fit.dataset_stages(dataset)
+        return _compat_fit.shuffles_in(state) < stages.count("Shuffle")
 
     def _turn_to(self, way: WayBack) -> None:
         self._way = way

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 
 import keras
 import numpy as np
@@ -190,10 +191,10 @@ def train(scenario, folder, outcome, kill=None):
         verbose=0,
     )
     result = {f"history/{k}": v for k, v in history.history.items()}
-    np.savez(outcome, ids=ids.seen, **result, **_named(state_of(model)))
+    np.savez(outcome, ids=ids.seen, **result, **named(state_of(model)))
 
 
-def _named(state):
+def named(state):
     return {name.replace("/", "|"): value for name, value in state.items()}
 
 
@@ -250,14 +251,16 @@ def die_within_write(number):
     LocalStorage.write = torn
 
 
-def in_child(*arguments):
-    """Trains in a child and returns whether it lived."""
+def in_child(function, *arguments):
+    """Calls a function in a child and returns whether the child lived."""
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
-            train(*arguments)
+            function(*arguments)
             code = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
     _, status = os.waitpid(pid, 0)
@@ -271,7 +274,7 @@ def in_child(*arguments):
 def main(scenario, folder, seed):
     folder = pathlib.Path(folder)
     backups = folder / "backups"
-    in_child(scenario, None, folder / "expected.npz")
+    in_child(train, scenario, None, folder / "expected.npz")
     moments = random.Random(int(seed))
     # Manifest and arrays are a file each: some die in one, some in the other.
     seconds = [moments.uniform(0.05, 0.8) for _ in range(4)]
@@ -279,12 +282,12 @@ def main(scenario, folder, seed):
     died = 0
     unfinished = 0
     for kill in kills:
-        if in_child(scenario, backups, folder / "actual.npz", kill):
+        if in_child(train, scenario, backups, folder / "actual.npz", kill):
             break
         died += 1
         unfinished += any(p.name.endswith(".tmp") for p in backups.iterdir())
     else:
-        in_child(scenario, backups, folder / "actual.npz")
+        in_child(train, scenario, backups, folder / "actual.npz")
     print(json.dumps({"died": died, "unfinished": unfinished}))
 
 

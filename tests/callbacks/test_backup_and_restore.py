@@ -82,6 +82,9 @@ DATA = {
     "arrays": lambda: (X, Y),
     "shuffled": lambda: batched().shuffle(10, seed=3).batch(4).prefetch(2),
     "shuffled without a seed": lambda: batched().shuffle(10).batch(4),
+    "prefetched": lambda: (
+        batched().shuffle(10, seed=3).batch(4).prefetch(BATCHES)
+    ),
     "repeated": lambda: batched().shuffle(30, seed=3).batch(4).repeat(),
     "unknown length": lambda: (
         batched().filter(lambda x, y: x[0] > -0.5).shuffle(9, seed=1).batch(2)
@@ -202,6 +205,20 @@ def test_equals_an_undisturbed_run(data, tmp_path):
     outcome, _ = disturbed(small, tmp_path / "b", (3, 2 * steps), **kwargs)
     assert_identical(outcome, expected)
     assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_backup_behind_the_end_of_a_shuffle(epoch, tmp_path):
+    # Prefetching sees the end of the data batches before training does.
+    kwargs = {"data": "prefetched", "validation_data": None}
+    wait = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: time.sleep(0.02)
+    )
+    expected = undisturbed(small, **kwargs)
+    outcome, _ = disturbed(
+        small, tmp_path, ((epoch + 1) * BATCHES,), before=[wait], **kwargs
+    )
+    assert_identical(outcome, expected)
 
 
 def _accumulating(**settings):
