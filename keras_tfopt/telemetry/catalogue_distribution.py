@@ -11,6 +11,9 @@ from keras_tfopt.telemetry.signals import Value
 _GROUP = "distribute"
 _SOURCE = "DistributionMonitor"
 
+# Charts that curves share.
+_RATIOS = "communication, imbalance"
+
 DISTRIBUTION: tuple[Metric, ...] = (
     gauge(
         "communication_time_ratio",
@@ -37,6 +40,7 @@ DISTRIBUTION: tuple[Metric, ...] = (
                 severity="critical",
             ),
         ),
+        chart=_RATIOS,
     ),
     gauge(
         "load_imbalance_ratio",
@@ -52,6 +56,7 @@ DISTRIBUTION: tuple[Metric, ...] = (
                 for_seconds=300,
             ),
         ),
+        chart=_RATIOS,
     ),
     gauge(
         "replica_compute_seconds",

@@ -13,6 +13,10 @@ from keras_tfopt.telemetry.signals import Value
 _DEVICE = ("device",)
 _ALLOCATOR = "allocator of TensorFlow"
 
+# Charts that curves share.
+_BYTES = "bytes: in use, peak, driver"
+_RATIOS = "utilization, fragmentation"
+
 MEMORY: tuple[Metric, ...] = (
     gauge(
         "memory_allocated_bytes",
@@ -22,6 +26,7 @@ MEMORY: tuple[Metric, ...] = (
         _ALLOCATOR,
         "memory",
         _DEVICE,
+        chart=_BYTES,
     ),
     gauge(
         "memory_allocated_peak_bytes",
@@ -30,6 +35,7 @@ MEMORY: tuple[Metric, ...] = (
         _ALLOCATOR,
         "memory",
         _DEVICE,
+        chart=_BYTES,
     ),
     gauge(
         "memory_device_used_bytes",
@@ -39,6 +45,7 @@ MEMORY: tuple[Metric, ...] = (
         "driver (NVML)",
         "memory",
         _DEVICE,
+        chart=_BYTES,
     ),
     gauge(
         "memory_limit_bytes",
@@ -72,6 +79,7 @@ MEMORY: tuple[Metric, ...] = (
                 severity="critical",
             ),
         ),
+        chart=_RATIOS,
     ),
     gauge(
         "memory_fragmentation_ratio",
@@ -90,6 +98,7 @@ MEMORY: tuple[Metric, ...] = (
                 for_seconds=120,
             ),
         ),
+        chart=_RATIOS,
     ),
     gauge(
         "memory_leak_bytes_per_epoch",

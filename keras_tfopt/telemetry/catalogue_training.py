@@ -33,6 +33,12 @@ PLAN_REASONS = (
 
 _LOOP = "times of fit"
 
+# Charts that curves share.
+_EVENTS = "loss spikes, steps that are not finite"
+_LOSSES = "loss: mean of the epoch, step alone"
+_QUIET = "vanishing gradients, dead units"
+_BACKUP_SECONDS = "seconds: writing, standing still"
+
 TRAINING: tuple[Metric, ...] = (
     gauge(
         "loss",
@@ -40,6 +46,7 @@ TRAINING: tuple[Metric, ...] = (
         "Loss as Keras reports it, a running mean over the epoch.",
         "logs of Keras",
         "train",
+        chart=_LOSSES,
     ),
     gauge(
         "step_loss",
@@ -47,13 +54,18 @@ TRAINING: tuple[Metric, ...] = (
         "Loss of the last step alone, taken out of the running mean.",
         "logs of Keras and rows of the batches",
         "train",
+        chart=_LOSSES,
     ),
     counter(
         "loss_spikes_total",
         "",
         "Steps whose own loss is above three times its moving average.",
         "logs of Keras",
-        (Curve("train/loss_spikes", Value("loss_spikes_total")),),
+        (
+            Curve(
+                "train/loss_spikes", Value("loss_spikes_total"), chart=_EVENTS
+            ),
+        ),
         alerts=(
             Alert(
                 "KerasTfoptLossSpikes",
@@ -69,7 +81,13 @@ TRAINING: tuple[Metric, ...] = (
         "Steps whose loss or gradients are not finite, as far as known: a "
         "running mean hides those after the first of an epoch.",
         "logs of Keras and refused batches",
-        (Curve("train/nonfinite_steps", Value("nonfinite_steps_total")),),
+        (
+            Curve(
+                "train/nonfinite_steps",
+                Value("nonfinite_steps_total"),
+                chart=_EVENTS,
+            ),
+        ),
         alerts=(
             Alert(
                 "KerasTfoptNonFinite",
@@ -249,6 +267,7 @@ TRAINING: tuple[Metric, ...] = (
                 for_seconds=300,
             ),
         ),
+        chart=_QUIET,
     ),
     gauge(
         "gradient_dead_unit_ratio",
@@ -256,6 +275,7 @@ TRAINING: tuple[Metric, ...] = (
         "Share of the units that got no gradient in the last looks at them.",
         "GradientMonitor",
         "optimizer",
+        chart=_QUIET,
     ),
     gauge(
         "update_ratio",
@@ -271,6 +291,7 @@ TRAINING: tuple[Metric, ...] = (
         "BackupAndRestore",
         "backup",
         tag="seconds",
+        chart=_BACKUP_SECONDS,
     ),
     gauge(
         "backup_stall_seconds",
@@ -278,6 +299,7 @@ TRAINING: tuple[Metric, ...] = (
         "Time that training stood still for the last backup.",
         "BackupAndRestore",
         "backup",
+        chart=_BACKUP_SECONDS,
     ),
     gauge(
         "backup_age_seconds",

@@ -12,6 +12,10 @@ from keras_tfopt.telemetry.signals import Value
 _CALLBACK = "XLACompilation"
 _SUCCESS = Share("xla_compilations_total", "result", "success")
 
+# Charts that curves share.
+_RATIOS = "share: compiled, time for it"
+_FUSIONS = "fusions, operations in them"
+
 COMPILATION: tuple[Metric, ...] = (
     counter(
         "xla_compilations_total",
@@ -19,7 +23,7 @@ COMPILATION: tuple[Metric, ...] = (
         "Compilations, one for each function and shape of a batch, by whether "
         "they went well or the batch fell back to running without XLA.",
         _CALLBACK,
-        (Curve("xla/compile_success_ratio", _SUCCESS, "ratio"),),
+        (Curve("xla/compile_success_ratio", _SUCCESS, "ratio", _RATIOS),),
         ("result",),
         (
             Alert(
@@ -59,6 +63,7 @@ COMPILATION: tuple[Metric, ...] = (
                 for_seconds=300,
             ),
         ),
+        chart=_RATIOS,
     ),
     gauge(
         "compiled_shapes",
@@ -74,6 +79,7 @@ COMPILATION: tuple[Metric, ...] = (
         "Kernels that do the work of several operations.",
         "optimized HLO, once XLACompilation.report looked",
         "xla",
+        chart=_FUSIONS,
     ),
     gauge(
         "xla_fused_ops",
@@ -81,6 +87,7 @@ COMPILATION: tuple[Metric, ...] = (
         "Operations inside of such kernels.",
         "optimized HLO, once XLACompilation.report looked",
         "xla",
+        chart=_FUSIONS,
     ),
     gauge(
         "xla_fusion_saved_bytes",

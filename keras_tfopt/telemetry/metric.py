@@ -80,11 +80,14 @@ class Curve:
         tag: String. Group and name in TensorBoard, without the prefix.
         signal: `Signal`.
         unit: String. `"bytes"`, `"seconds"`, `"ratio"`, or empty.
+        chart: String. Title of the chart that it shares with other curves of
+            its group, or empty for one of its own.
     """
 
     tag: str
     signal: Signal
     unit: str = ""
+    chart: str = ""
 
     @property
     def group(self) -> str:
@@ -138,6 +141,7 @@ def gauge(
     labels: tuple[str, ...] = (),
     alerts: tuple[Alert, ...] = (),
     tag: str | None = None,
+    chart: str = "",
 ) -> Metric:
     """Returns a gauge that is shown as it is.
 
@@ -151,11 +155,12 @@ def gauge(
         alerts: As for `Metric`.
         tag: String. Name in the group. Defaults to the name without the
             group in front.
+        chart: As for `Curve`.
     """
     curves: tuple[Curve, ...] = ()
     if group is not None:
         shown = tag or name.removeprefix(f"{group}_")
-        curves = (Curve(f"{group}/{shown}", Value(name), unit),)
+        curves = (Curve(f"{group}/{shown}", Value(name), unit, chart),)
     return Metric(name, "gauge", unit, meaning, source, labels, curves, alerts)
 
 
@@ -174,9 +179,9 @@ def counter(
     )
 
 
-def rate_curve(tag: str, name: str, unit: str = "") -> Curve:
+def rate_curve(tag: str, name: str, unit: str = "", chart: str = "") -> Curve:
     """Returns the curve of a counter's rise per second."""
-    return Curve(tag, Rate(name), unit)
+    return Curve(tag, Rate(name), unit, chart)
 
 
 def quantile_curve(

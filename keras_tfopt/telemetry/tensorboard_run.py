@@ -41,6 +41,7 @@ class TensorBoardRun:
         self._settings = dict(settings)
         self._last_step = -1
         self._is_described = False
+        self._changes: list[PlanEvent] = []
         self._file.write(time.time(), 0, layout_summary())
 
     def describe(self, first: CallRecord) -> None:
@@ -96,14 +97,21 @@ class TensorBoardRun:
             self._file.write(record.time, record.updates, *points)
             self._file.flush()
         elif isinstance(record, PlanChange):
-            text = _text("plan_events", _sentence(record.event))
-            self._file.write(record.time, record.event.step, text)
+            self._write_change(record.time, record.event)
         elif isinstance(record, Detail):
             point = scalar_summary(TAG_PREFIX + record.tag, record.value)
             self._file.write(record.time, record.updates, point)
         elif isinstance(record, Image):
             image = image_summary(TAG_PREFIX + record.tag, record.pixels)
             self._file.write(record.time, record.updates, image)
+
+    def _write_change(self, time: float, event: PlanEvent) -> None:
+        # TensorBoard shows one text for each step.
+        if self._changes and self._changes[-1].step != event.step:
+            self._changes = []
+        self._changes.append(event)
+        text = "\n".join(f"- {_sentence(change)}" for change in self._changes)
+        self._file.write(time, event.step, _text("plan_events", text))
 
     def write_weights(self, step: int, variables: list[Any]) -> None:
         """Writes the distribution of each variable, read one by one."""

@@ -1,5 +1,6 @@
 import contextlib
 import json
+import re
 import socket
 import time
 import urllib.error
@@ -81,7 +82,11 @@ def test_tensorboard_serves_everything(tmp_path):
         images=lambda model, epoch: {"noise": np.full((4, 6, 3), 0.5)},
     )
     change = models.AtBatch(
-        1, lambda model: model.change_plan(ExecutionPlan(2), "a test")
+        1,
+        lambda model: [
+            model.change_plan(ExecutionPlan(count), "a test")
+            for count in (4, 2)
+        ],
     )
     stock = keras.callbacks.TensorBoard(tmp_path, write_graph=False)
     history = models.fit(
@@ -116,8 +121,37 @@ def test_tensorboard_serves_everything(tmp_path):
         ]
 
         layout = ask("plugin/custom_scalars/layout")
-        groups = [category["title"] for category in layout["category"]]
-        assert groups == list(dict.fromkeys(c.group for c in all_curves()))
+        charts = {
+            category["title"]: category["chart"]
+            for category in layout["category"]
+        }
+        assert list(charts)[:2] == ["Training", "Memory"]
+        patterns = [
+            pattern
+            for category in charts.values()
+            for chart in category
+            for pattern in chart.get("multiline", {}).get("tag", ())
+        ]
+        margins = [
+            series[key]
+            for category in charts.values()
+            for chart in category
+            for series in chart.get("margin", {}).get("series", ())
+            for key in ("value", "lower", "upper")
+        ]
+        for curve in all_curves():
+            tag = f"keras_tfopt/{curve.tag}"
+            found = [p for p in patterns if re.match(p, tag)]
+            assert len(found) + margins.count(tag) == 1, tag
+        for pattern, name in (("loss", "val_loss"), ("(?!", "val_mae")):
+            (tag,) = [
+                p
+                for p in patterns
+                if f"epoch/{pattern}" in p or (f"epoch/(val_)?{pattern}" in p)
+            ]
+            lines = ask("plugin/custom_scalars/scalars", run=RUN, tag=tag)
+            names = [t.rpartition("/")[2] for t in lines["tag_to_events"]]
+            assert name in names and len(names) == 2
         chart = ask(
             "plugin/custom_scalars/scalars",
             run=RUN,
@@ -131,8 +165,9 @@ def test_tensorboard_serves_everything(tmp_path):
             "keras_tfopt/plan_events",
         }
         texts = ask("plugin/text/text", run=RUN, tag="keras_tfopt/plan_events")
-        assert "a test" in texts[0]["text"]
-        assert "accumulation_steps=2" in texts[0]["text"]
+        # Both of the same step, each in a line of a list.
+        assert texts[-1]["text"].count("<li>") == 2
+        assert "accumulation_steps=2, 0.0 s lost. a test" in texts[-1]["text"]
         assert texts[0]["step"] == 2
 
         tag = f"keras_tfopt/weights/{model.trainable_variables[0].path}"
