@@ -177,7 +177,7 @@ def build_padded_step(
     state = layer_state(model, found.written)
     if state:
         raise PaddingError(f"the forward pass changes {', '.join(state)}")
-    trainable = _build_optimizer(model) if mode.differentiates else []
+    trainable = _build_optimizer(model, plan) if mode.differentiates else []
     definition = Microstep(
         model, trainable, found.written, [], tracker_weight, mode, plan
     )

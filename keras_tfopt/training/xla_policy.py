@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from collections.abc import Hashable
+import dataclasses
 import logging
 from typing import Any
 
