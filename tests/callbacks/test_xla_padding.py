@@ -12,6 +12,8 @@ import tensorflow as tf
 from keras_tfopt import AccumModel
 from keras_tfopt import callbacks
 from tests import models
+from tests.callbacks.xla_models import maker
+from tests.callbacks.xla_models import strings
 from tests.equivalence import assert_same
 from tests.equivalence import run
 
@@ -190,6 +192,13 @@ def test_class_weights_and_inputs_that_must_not_be_zero():
     expected = run(make, fit(), keras.Model)
     assert_same(run(make, fit(xla), AccumModel), expected)
     _assert_padded(xla, 8)
+
+
+def test_what_xla_refuses_is_refused_in_the_trial():
+    parts = _parts(models.X, models.Y, rows=(10, 7))
+    xla = _check(maker(strings), parts, AccumModel)
+    assert (xla.stats().successes, xla.stats().failures) == (0, 1)
+    assert "AsString of layer 'applied'" in xla.plan_events[-1].reason
 
 
 def test_half_precision():
