@@ -12,7 +12,9 @@ import tensorflow as tf
 from keras_tfopt import AccumModel
 from keras_tfopt import callbacks
 from tests import models
+from tests.callbacks.xla_models import lengths
 from tests.callbacks.xla_models import maker
+from tests.callbacks.xla_models import sequences
 from tests.callbacks.xla_models import strings
 from tests.equivalence import assert_same
 from tests.equivalence import run
@@ -244,6 +246,17 @@ def test_given_sizes():
     # There is none for ten rows.
     assert compiled == [10, 4]
     assert xla.stats().compiled_steps == 6
+
+
+def test_each_length_is_compiled_for():
+    parts = [
+        tuple(array[:rows] for array in batch)
+        for batch, rows in zip(lengths(3, 3, 5, 5), (4, 2, 4, 1), strict=True)
+    ]
+    xla = _check(sequences(), parts, AccumModel)
+    compiled = [shapes[0][1] for shapes in xla.stats().compiled_shapes]
+    assert compiled == [(4, 3, 4), (4, 5, 4)]
+    assert xla.stats().compiled_steps == 8
 
 
 class Centering(keras.layers.Layer):
