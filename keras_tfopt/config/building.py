@@ -82,6 +82,7 @@ def _compilation(section: CompilationSection) -> Iterator[Effect]:
             mode=mode,
             max_shapes=section.max_shapes,
             max_compile_seconds=section.max_compile_seconds,
+            on_new_shape=section.on_new_shape,
             dump_dir=section.dump_dir,
         ),
         splits=True,

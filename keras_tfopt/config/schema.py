@@ -36,6 +36,8 @@ class CompilationSection(_Section):
     """Most shapes of batches to compile for."""
     max_compile_seconds: Seconds | None = 600.0
     """Most time to spend on compiling."""
+    on_new_shape: Literal["compile", "pad", "fallback"] = "compile"
+    """`pad` lets batches of other numbers of rows share what was compiled."""
     dump_dir: str | None = None
     """Folder for what XLA made of the steps."""
 

@@ -1,7 +1,6 @@
 """Which batches are padded for XLA, and to how many rows."""
 
-from typing import Any
-
+from keras_tfopt.accumulation import PaddingError
 from keras_tfopt.accumulation import UndecidedPaddingError
 from keras_tfopt.compilation.settings import CompilationSettings
 from keras_tfopt.compilation.shapes import Shapes
@@ -54,11 +53,15 @@ class RowPadding:
         rows = plan.rows_of_microbatch(rows)
         return padded_rows(rows, shapes, known, self._buckets)
 
-    def refuse(self, error: Any = None) -> str:
+    def forbid(self) -> None:
+        """Pads never, whatever is forgotten."""
+        self._is_wanted = self.is_active = False
+
+    def refuse(self, error: PaddingError) -> str:
         """Pads no more, or not for some time, and returns that in words.
 
         Args:
-            error: `PaddingError` or `None`.
+            error: `PaddingError`.
         """
         if isinstance(error, UndecidedPaddingError):
             self._waiting, self._pause = self._pause, 10 * self._pause

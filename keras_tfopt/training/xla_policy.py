@@ -119,8 +119,11 @@ class XLAPolicy(Remedy):
         if self._padding.is_active and is_synchronous(
             _compat.strategy_of(model)
         ):
-            words = self._padding.refuse("each replica has rows of its own")
-            _logger.warning("%s: %s", self._work, words)
+            self._padding.forbid()
+            _logger.warning(
+                "%s: rows are not padded: each replica has rows of its own",
+                self._work,
+            )
         wanted = self._decision(plan)
         if wanted is None:
             return None

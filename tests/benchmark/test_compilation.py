@@ -20,7 +20,7 @@ def test_modes_of_a_network():
     assert (off.compiled, on.compiled) == ("none", "whole")
     assert off.compile_seconds == 0
     assert min(on.compile_seconds, auto.compile_seconds) > 0
-    console = rich.console.Console(width=120, record=True)
+    console = rich.console.Console(width=100, record=True)
     console.print(figures_table(figures))
     console.print(cache_table([CacheFigures("other", 4.0, 3.0)]))
     text = console.export_text()

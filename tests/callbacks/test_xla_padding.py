@@ -12,6 +12,10 @@ import tensorflow as tf
 from keras_tfopt import AccumModel
 from keras_tfopt import callbacks
 from tests import models
+from tests.callbacks.xla_models import lengths
+from tests.callbacks.xla_models import maker
+from tests.callbacks.xla_models import sequences
+from tests.callbacks.xla_models import strings
 from tests.equivalence import assert_same
 from tests.equivalence import run
 
@@ -192,6 +196,13 @@ def test_class_weights_and_inputs_that_must_not_be_zero():
     _assert_padded(xla, 8)
 
 
+def test_what_xla_refuses_is_refused_in_the_trial():
+    parts = _parts(models.X, models.Y, rows=(10, 7))
+    xla = _check(maker(strings), parts, AccumModel)
+    assert (xla.stats().successes, xla.stats().failures) == (0, 1)
+    assert "AsString of layer 'applied'" in xla.plan_events[-1].reason
+
+
 def test_half_precision():
     def make(cls, **compile_with):
         policy = keras.mixed_precision.DTypePolicy("mixed_float16")
@@ -235,6 +246,17 @@ def test_given_sizes():
     # There is none for ten rows.
     assert compiled == [10, 4]
     assert xla.stats().compiled_steps == 6
+
+
+def test_each_length_is_compiled_for():
+    parts = [
+        tuple(array[:rows] for array in batch)
+        for batch, rows in zip(lengths(3, 3, 5, 5), (4, 2, 4, 1), strict=True)
+    ]
+    xla = _check(sequences(), parts, AccumModel)
+    compiled = [shapes[0][1] for shapes in xla.stats().compiled_shapes]
+    assert compiled == [(4, 3, 4), (4, 5, 4)]
+    assert xla.stats().compiled_steps == 8
 
 
 class Centering(keras.layers.Layer):

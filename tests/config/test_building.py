@@ -15,6 +15,7 @@ VALUES = {
     "compilation.mode": "on",
     "compilation.max_shapes": 7,
     "compilation.max_compile_seconds": 7,
+    "compilation.on_new_shape": "pad",
     "compilation.dump_dir": "dumps",
     "distribution.strategy": "one_device",
     "distribution.communication": "ring",

@@ -109,4 +109,6 @@ def test_replicas_have_rows_of_their_own(caplog):
     policy.prepare(model, _batch(8), ExecutionPlan())
     plan = ExecutionPlan(jit_compile=True)
     assert policy.adapt(plan, _batch(8)) == plan
+    policy.switch("on")
+    assert policy.adapt(plan, _batch(8)) == plan
     assert "not padded: each replica has rows of its own" in caplog.text
