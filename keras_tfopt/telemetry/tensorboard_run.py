@@ -147,5 +147,5 @@ def _text(name: str, text: str) -> Any:
 def _sentence(event: PlanEvent) -> str:
     return (
         f"Step {event.step}: {describe_change(event.old, event.new)}, "
-        f"{event.seconds:.1f} s lost. {event.reason}"
+        f"{event.seconds:.1f} s lost: {event.reason}"
     )

@@ -167,7 +167,7 @@ def test_tensorboard_serves_everything(tmp_path):
         texts = ask("plugin/text/text", run=RUN, tag="keras_tfopt/plan_events")
         # Both of the same step, each in a line of a list.
         assert texts[-1]["text"].count("<li>") == 2
-        assert "accumulation_steps=2, 0.0 s lost. a test" in texts[-1]["text"]
+        assert "accumulation_steps=2, 0.0 s lost: a test" in texts[-1]["text"]
         assert texts[0]["step"] == 2
 
         tag = f"keras_tfopt/weights/{model.trainable_variables[0].path}"
