@@ -65,6 +65,7 @@ class TensorBoardRun:
             )
             text = f"The first step ran under: {describe(plan)}"
             self._file.write(*moment, _text("plan", text))
+        self._file.write(*moment, _text("configuration", _table(settings)))
         self._file.write(*moment, hparams.hparams_pb(settings))
 
     def write_curves(self, history: History, is_last: bool) -> None:
@@ -142,6 +143,11 @@ class TensorBoardRun:
 
 def _text(name: str, text: str) -> Any:
     return text_summary(f"{TAG_PREFIX}{name}", text)
+
+
+def _table(settings: Mapping[str, Any]) -> str:
+    rows = [f"| {name} | {value} |" for name, value in settings.items()]
+    return "\n".join(["| setting | value |", "| --- | --- |", *rows])
 
 
 def _sentence(event: PlanEvent) -> str:
