@@ -48,10 +48,13 @@ def on_config(config: MkDocsConfig) -> None:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> None:
-    """Adds the pages."""
+    """Adds the pages, and the pictures where the README looks for them."""
     for made in pages().values():
         for title, text in made.items():
             files.append(File.generated(config, address(title), content=text))
+    for path in pathlib.Path(config.docs_dir, "images").glob("*.png"):
+        name = f"docs/images/{path.name}"
+        files.append(File.generated(config, name, abs_src_path=str(path)))
 
 
 def address(title: str) -> str:

@@ -37,7 +37,7 @@ SECONDS = 120.0
 # Page of TensorBoard, width and height to look at it, and colours to keep.
 PAGES = {
     "dashboard": ("custom_scalars", 1500, 1960, 64),
-    "plan": ("text", 1400, 560, 32),
+    "plan": ("text", 1400, 1040, 32),
     "weights": ("histograms", 1400, 800, 128),
 }
 _WAIT_SECONDS = 120.0

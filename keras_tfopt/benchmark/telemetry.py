@@ -1,9 +1,12 @@
 """What watching a training costs: everything on, against nothing.
 
-`python -m keras_tfopt.benchmark.telemetry` prints one table.
+`python -m keras_tfopt.benchmark.telemetry` prints one table after some three
+minutes. Processor time still means something on a machine that is busy with
+other work, wall time does not.
 """
 
 import dataclasses
+import math
 import os
 import statistics
 import tempfile
@@ -46,17 +49,31 @@ class TelemetryFigures:
         name: String.
         plain: `StepCost` without callbacks of ours, medians.
         watched: `StepCost` with all of them, medians.
-        wall_ratio: Float. Median of the ratios of neighbouring trainings.
-        processor_ratio: Float. The same, of processor time.
+        wall: `Comparison` of wall times.
+        processor: `Comparison` of processor times.
         own_us: Float. Time per step that telemetry counted of itself.
     """
 
     name: str
     plain: StepCost
     watched: StepCost
-    wall_ratio: float
-    processor_ratio: float
+    wall: "Comparison"
+    processor: "Comparison"
     own_us: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Trainings with callbacks against those around them without.
+
+    Attributes:
+        ratio: Float. Median of the ratios.
+        noise: Float. Standard error of such a median, from how trainings
+            without callbacks differ among each other.
+    """
+
+    ratio: float
+    noise: float
 
 
 class _StepClock(keras.callbacks.Callback):
@@ -89,13 +106,14 @@ class _StepClock(keras.callbacks.Callback):
 
 
 def run_telemetry(
-    console: rich.console.Console, rounds: int = 15, steps: int = 200
+    console: rich.console.Console, rounds: int = 24, steps: int = 200
 ) -> list[TelemetryFigures]:
     """Measures in turns and prints a table.
 
     Args:
         console: The `rich.console.Console` to print on.
-        rounds: Integer. Trainings of each kind. Defaults to 15.
+        rounds: Integer. Trainings with all callbacks; there are twice as many
+            without. Defaults to 24.
         steps: Integer. Steps of each. Defaults to 200.
 
     Returns:
@@ -120,23 +138,24 @@ def figures_table(found: list[TelemetryFigures]) -> rich.table.Table:
     """
     table = rich.table.Table(title="Steps with all telemetry, and without")
     for heading in (
-        "model", "time", "off, ms", "on, ms", "ratio", "aim", "own, µs",
+        "model", "time", "off, ms", "on, ms", "ratio", "noise", "aim",
+        "own, µs",
     ):  # fmt: skip
         is_text = heading in ("model", "time")
         table.add_column(heading, justify="left" if is_text else "right")
     for figures in found:
-        for kind, plain, watched, ratio in (
+        for kind, plain, watched, comparison in (
             (
                 "wall",
                 figures.plain.wall_ms,
                 figures.watched.wall_ms,
-                figures.wall_ratio,
+                figures.wall,
             ),
             (
                 "processor",
                 figures.plain.processor_ms,
                 figures.watched.processor_ms,
-                figures.processor_ratio,
+                figures.processor,
             ),
         ):
             table.add_row(
@@ -144,39 +163,76 @@ def figures_table(found: list[TelemetryFigures]) -> rich.table.Table:
                 kind,
                 f"{plain:.3f}",
                 f"{watched:.3f}",
-                f"{ratio:.3f}",
+                f"{comparison.ratio:.3f}",
+                f"± {comparison.noise:.3f}",
                 f"≤ {AIM}",
                 f"{figures.own_us:.0f}",
             )
     return table
 
 
+def compare(
+    before: list[float], watched: list[float], after: list[float]
+) -> Comparison:
+    """Compares trainings with callbacks with those before and after them.
+
+    Args:
+        before: List of times, one for each round.
+        watched: List of times, with callbacks.
+        after: List of times.
+    """
+    rounds = list(zip(before, watched, after, strict=True))
+    ratios = [b / a for a, _, b in rounds]
+    middle = statistics.median(ratios)
+    deviation = statistics.median(abs(ratio - middle) for ratio in ratios)
+    return Comparison(
+        statistics.median(2 * on / (a + b) for a, on, b in rounds),
+        # Of the median of a normal distribution, whatever the outliers.
+        1.25 * 1.48 * deviation / math.sqrt(len(rounds)),
+    )
+
+
 def _measure(cls: type, rounds: int, steps: int) -> TelemetryFigures:
     data = _data(steps)
     model = _model(cls)
-    costs: dict[bool, list[StepCost]] = {False: [], True: []}
+    before, on, after = [], [], []
     with tempfile.TemporaryDirectory() as directory:
         watching = _all_callbacks(directory)
-        for number in range(rounds + 1):
-            for is_watched in (False, True)[:: 1 if number % 2 else -1]:
-                clock = _StepClock(steps)
-                extra = watching if is_watched else []
-                model.fit(
-                    data, verbose=0, shuffle=False, callbacks=[*extra, clock]
-                )
-                if number:
-                    # The first round traces.
-                    costs[is_watched].append(clock.cost)
+        # The first ones trace.
+        for added in (watching, []):
+            _train(model, data, steps, added)
         own = _own_seconds(model)
-    pairs = list(zip(costs[False], costs[True], strict=True))
+        for _ in range(rounds):
+            # What drifts is the same on both sides.
+            before.append(_train(model, data, steps, []))
+            on.append(_train(model, data, steps, watching))
+            after.append(_train(model, data, steps, []))
+        own = _own_seconds(model) - own
+
+    def compared(kind: str) -> Comparison:
+        return compare(
+            *(
+                [getattr(cost, kind) for cost in costs]
+                for costs in (before, on, after)
+            )
+        )
+
     return TelemetryFigures(
         cls.__name__,
-        _median(costs[False]),
-        _median(costs[True]),
-        statistics.median(b.wall_ms / a.wall_ms for a, b in pairs),
-        statistics.median(b.processor_ms / a.processor_ms for a, b in pairs),
-        1e6 * own / (steps * (rounds + 1)),
+        _median([*before, *after]),
+        _median(on),
+        compared("wall_ms"),
+        compared("processor_ms"),
+        1e6 * own / (steps * rounds),
     )
+
+
+def _train(
+    model: keras.Model, data: Any, steps: int, added: list[Any]
+) -> StepCost:
+    clock = _StepClock(steps)
+    model.fit(data, verbose=0, shuffle=False, callbacks=[*added, clock])
+    return clock.cost
 
 
 def _median(costs: list[StepCost]) -> StepCost:
@@ -195,6 +251,10 @@ def _all_callbacks(directory: str) -> list[keras.callbacks.Callback]:
         callbacks.AlertNotifier(),
         callbacks.JSONLinesLogger(os.path.join(directory, "a.jsonl")),
         callbacks.GradientMonitor(),
+        callbacks.InputPipelineMonitor(),
+        callbacks.DistributionMonitor(),
+        callbacks.TrainingSummary(),
+        callbacks.ConsoleLogger(),
     ]
 
 

@@ -9,11 +9,13 @@ from typing import Any
 
 import keras
 
+from keras_tfopt import _compat
 from keras_tfopt.plan import check_positive_integer
 from keras_tfopt.telemetry.callback import TelemetryCallback
 from keras_tfopt.telemetry.history import History
 from keras_tfopt.telemetry.records import CallRecord
 from keras_tfopt.telemetry.records import Image
+from keras_tfopt.telemetry.sources import build_info
 from keras_tfopt.telemetry.worker import is_chief
 
 _logger = logging.getLogger("keras_tfopt")
@@ -25,8 +27,8 @@ class TensorBoardDashboard(TelemetryCallback):
     Beside or in the place of `keras.callbacks.TensorBoard`, in the same
     `log_dir`: it writes a run of its own, `keras_tfopt`. The tab *Custom
     Scalars* is a ready dashboard; the same curves stand in *Scalars*, by group.
-    *Text* has the plan of the first step and each change of plan with its
-    reason, *HParams* the plan and the optimizer.
+    *Text* has the configuration, the plan of the first step, and each change of
+    plan with its reason; *HParams* the plan and the optimizer.
 
     Points lie at optimizer updates, also after a restart. A thread writes them,
     so that the step does not wait. Of several workers the chief writes.
@@ -172,12 +174,25 @@ class TensorBoardDashboard(TelemetryCallback):
 
 
 def _settings(model: keras.Model) -> dict[str, Any]:
-    optimizer = model.optimizer
-    if optimizer is None:
-        return {}
-    return {
-        "optimizer": type(optimizer).__name__,
-        "learning_rate": float(
-            keras.ops.convert_to_numpy(optimizer.learning_rate)
-        ),
+    """Returns what a training is made of, as far as it can be told."""
+    optimizer, strategy = model.optimizer, _compat.strategy_of(model)
+    settings = {
+        **dict(build_info().labels),
+        "strategy": None if strategy is None else type(strategy).__name__,
+        "dtype_policy": model.dtype_policy.name,
+        "parameters": model.count_params() if model.built else None,
+        "loss": _name_of(model.loss),
     }
+    if optimizer is not None:
+        rate = keras.ops.convert_to_numpy(optimizer.learning_rate)
+        settings["optimizer"] = type(optimizer).__name__
+        settings["learning_rate"] = float(rate)
+    return {name: v for name, v in settings.items() if v is not None}
+
+
+def _name_of(loss: Any) -> str | None:
+    if loss is None or isinstance(loss, str):
+        return loss
+    if isinstance(loss, (list, tuple, dict)):
+        return f"{len(loss)} losses"
+    return str(getattr(loss, "__name__", type(loss).__name__))

@@ -42,7 +42,7 @@ MEMORY: tuple[Metric, ...] = (
         "bytes",
         "Bytes of the device in use by all processes, with contexts and "
         "libraries. Never equals what TensorFlow counts.",
-        "driver (NVML)",
+        "MemoryWatchdog, from the driver (NVML)",
         "memory",
         _DEVICE,
         chart=_BYTES,
@@ -85,7 +85,7 @@ MEMORY: tuple[Metric, ...] = (
         "memory_fragmentation_ratio",
         "ratio",
         "Share of the free memory that is not in its largest free block.",
-        "allocator of TensorFlow, in short windows of the profiler",
+        "FragmentationMonitor, in short windows of the profiler",
         "memory",
         _DEVICE,
         (
@@ -104,7 +104,7 @@ MEMORY: tuple[Metric, ...] = (
         "memory_leak_bytes_per_epoch",
         "bytes",
         "Robust slope of the memory in use at the ends of epochs.",
-        "allocator of TensorFlow; /proc for the host",
+        "LeakDetector, from the allocator; /proc for the host",
         "memory",
         _DEVICE,
         (

@@ -3,6 +3,7 @@
 import collections
 from collections.abc import Mapping
 import dataclasses
+import functools
 
 Labels = tuple[tuple[str, str], ...]
 Series = tuple[str, Labels]
@@ -49,11 +50,15 @@ class Snapshot:
 
     def of(self, name: str) -> dict[Labels, float]:
         """Returns the values of a metric by their labels."""
-        return {
-            labels: value
-            for (metric, labels), value in self.values.items()
-            if metric == name
-        }
+        return self._by_metric.get(name, {})
+
+    @functools.cached_property
+    def _by_metric(self) -> dict[str, dict[Labels, float]]:
+        # Rates and averages ask many snapshots for one metric each.
+        found: dict[str, dict[Labels, float]] = {}
+        for (metric, labels), value in self.values.items():
+            found.setdefault(metric, {})[labels] = value
+        return found
 
 
 class History:

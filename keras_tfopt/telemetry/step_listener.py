@@ -38,6 +38,7 @@ class StepListener:
         self.plan: ExecutionPlan | None = None
         self.batch_rows: int | None = None
         self.cost_seconds = 0.0
+        self._report_rows: int | None = None
         self._forget()
 
     def follow(self, function: Any) -> None:
@@ -101,7 +102,10 @@ class StepListener:
         self._steps += report.steps
         self._seconds += report.seconds
         self.plan = report.plan
-        self.batch_rows = static_rows(report.batches[-1])
+        # To look at shapes takes longer than all other notes.
+        if report.steps > 1 or rows is None or rows != self._report_rows:
+            self._report_rows = rows if report.steps == 1 else None
+            self.batch_rows = static_rows(report.batches[-1])
 
     def _note_refusal(self) -> None:
         for remedy in self._function.control.remedies:

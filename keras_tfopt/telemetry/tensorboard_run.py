@@ -65,6 +65,7 @@ class TensorBoardRun:
             )
             text = f"The first step ran under: {describe(plan)}"
             self._file.write(*moment, _text("plan", text))
+        self._file.write(*moment, _text("configuration", _table(settings)))
         self._file.write(*moment, hparams.hparams_pb(settings))
 
     def write_curves(self, history: History, is_last: bool) -> None:
@@ -144,8 +145,13 @@ def _text(name: str, text: str) -> Any:
     return text_summary(f"{TAG_PREFIX}{name}", text)
 
 
+def _table(settings: Mapping[str, Any]) -> str:
+    rows = [f"| {name} | {value} |" for name, value in settings.items()]
+    return "\n".join(["| setting | value |", "| --- | --- |", *rows])
+
+
 def _sentence(event: PlanEvent) -> str:
     return (
         f"Step {event.step}: {describe_change(event.old, event.new)}, "
-        f"{event.seconds:.1f} s lost. {event.reason}"
+        f"{event.seconds:.1f} s lost: {event.reason}"
     )

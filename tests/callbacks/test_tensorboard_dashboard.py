@@ -161,13 +161,24 @@ def test_tensorboard_serves_everything(tmp_path):
         assert chart["regex_valid"] and "out_of_memory" in lines
 
         assert set(ask("plugin/text/tags")[RUN]) == {
+            "keras_tfopt/configuration",
             "keras_tfopt/plan",
             "keras_tfopt/plan_events",
+        }
+        texts = ask(
+            "plugin/text/text", run=RUN, tag="keras_tfopt/configuration"
+        )
+        cells = re.findall("<td>(.*?)</td>", texts[0]["text"])
+        assert dict(zip(cells[::2], cells[1::2], strict=True)).items() >= {
+            ("optimizer", "SGD"),
+            ("loss", "mse"),
+            ("parameters", "31"),
+            ("keras", keras.__version__),
         }
         texts = ask("plugin/text/text", run=RUN, tag="keras_tfopt/plan_events")
         # Both of the same step, each in a line of a list.
         assert texts[-1]["text"].count("<li>") == 2
-        assert "accumulation_steps=2, 0.0 s lost. a test" in texts[-1]["text"]
+        assert "accumulation_steps=2, 0.0 s lost: a test" in texts[-1]["text"]
         assert texts[0]["step"] == 2
 
         tag = f"keras_tfopt/weights/{model.trainable_variables[0].path}"
