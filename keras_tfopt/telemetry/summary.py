@@ -10,6 +10,8 @@ _MIB = 2**20
 # From here on the alerts of the catalogue speak of it, too.
 _MUCH_WAITING = 0.10
 _MUCH_COMPILING = 0.05
+_MUCH_TALKING = 0.20
+_MUCH_IMBALANCE = 0.10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +44,7 @@ def summary_rows(
         *_waiting(last),
         *_memory(last),
         *_compilation(first, last),
+        *_replicas(last),
         *_plan(changes),
         *_accidents(first, last),
     ]
@@ -94,6 +97,20 @@ def _compilation(first: Snapshot, last: Snapshot) -> list[SummaryRow]:
     if share > _MUCH_COMPILING:
         advice = "fewer shapes, persist_compilations(), or XLA off"
     return [SummaryRow("compilations", figure, advice)]
+
+
+def _replicas(last: Snapshot) -> list[SummaryRow]:
+    rows = []
+    share = _value(last, "communication_time_ratio")
+    if share is not None:
+        advice = "larger batches for each" if share > _MUCH_TALKING else ""
+        rows.append(SummaryRow("communication", f"{share:.0%}", advice))
+    excess = _value(last, "load_imbalance_ratio")
+    if excess is not None:
+        advice = "look at its device" if excess > _MUCH_IMBALANCE else ""
+        figure = f"{excess:.0%} longer than the mean"
+        rows.append(SummaryRow("slowest replica", figure, advice))
+    return rows
 
 
 def _plan(changes: Sequence[PlanEvent]) -> list[SummaryRow]:

@@ -65,3 +65,15 @@ def test_recoveries_and_changes():
     assert recovered.figure == "1"
     assert recovered.advice == "start with microbatch_size=4"
     assert rows["not finite"].figure == "3"
+
+
+def test_replicas():
+    values = {
+        ("communication_time_ratio", (("source", "step"),)): 0.25,
+        ("load_imbalance_ratio", ()): 0.05,
+    }
+    rows = rows_of({}, values)
+    assert rows["communication"].figure == "25%"
+    assert rows["communication"].advice
+    assert rows["slowest replica"].figure == "5% longer than the mean"
+    assert not rows["slowest replica"].advice
