@@ -1,6 +1,4 @@
-import dataclasses
 import json
-import math
 import pathlib
 
 import pytest
@@ -11,7 +9,7 @@ from keras_tfopt import cli
 from keras_tfopt._version import __version__
 from keras_tfopt.benchmark import demo
 from keras_tfopt.benchmark import digits
-from keras_tfopt.benchmark import limited
+from keras_tfopt.benchmark import survival
 from keras_tfopt.errors import MissingExtraError
 from tests import subprocesses
 
@@ -34,50 +32,37 @@ def rows_of_table(printed):
 
 
 @pytest.mark.slow
-def test_demo_compares_stock_keras_and_accum_model():
+def test_demo(tmp_path):
     process = subprocesses.run_cli(
-        "demo", "--epochs", "30", TF_CPU_ALLOCATOR_USE_BFC=None, COLUMNS="140"
+        *("demo", "--quick", "--out", str(tmp_path)),
+        TF_CPU_ALLOCATOR_USE_BFC=None,
+        COLUMNS="140",
     )
 
     assert process.returncode == 0, process.stdout + process.stderr
-    stock, split, free, short, recovering = rows_of_table(process.stdout)
+    rows = rows_of_table(process.stdout)
+    stock, split = rows[:2]
     assert stock[0] == "stock Keras, 256 at once"
     assert split[0] == "AccumModel, 32 at a time"
-    for _, accuracy, _, updates, seconds, peak in (stock, split):
-        assert float(accuracy.removesuffix("%")) >= 97
+    for name, _, _, updates, seconds, peak in (stock, split):
         # Six batches an epoch, the last one short.
-        assert updates == "180"
+        assert updates == "30"
         assert float(seconds) > 0
         assert float(peak) > 0
+        assert f"{name}: epoch 5/5, loss " in process.stdout
     # The same but for rounding, which training amplifies.
-    assert float(split[1][:-1]) == pytest.approx(float(stock[1][:-1]), abs=0.6)
-    assert float(split[2]) == pytest.approx(float(stock[2]), rel=0.05)
+    assert float(split[1][:-1]) == pytest.approx(float(stock[1][:-1]), abs=2)
     # An eighth of the rows are in flight at a time.
     assert float(split[5]) < 0.6 * float(stock[5])
-    for name in (stock[0], split[0]):
-        for epoch in range(3, 31, 3):
-            assert f"{name}: epoch {epoch}/30, loss " in process.stdout
-    # Under a limit.
-    assert short[-1] == "out of memory"
-    assert short[1] == "-"
-    assert recovering[-1].endswith("s lost")
-    assert float(recovering[5]) < float(free[5])
-    assert recovering[3] == free[3] == "30"
-    assert float(recovering[1][:-1]) == pytest.approx(
-        float(free[1][:-1]), abs=0.3
-    )
-    assert f"{recovering[0]}: epoch 30/30, loss " in process.stderr
-
-
-@pytest.mark.slow
-def test_demo_fails_when_it_learns_too_little():
-    process = subprocesses.run_cli("demo", "--epochs", "1", COLUMNS="100")
-
-    assert process.returncode == 1, process.stdout + process.stderr
-    assert len(rows_of_table(process.stdout)) == 2
-    for name in ("stock Keras, 256 at once", "AccumModel, 32 at a time"):
-        assert f"{name}: accuracy " in process.stdout
-    assert process.stdout.count(" 97% required") == 2
+    # The allocator's own error, a kill, and what became of them.
+    assert "out of memory with 64 of 64 rows at a time" in process.stdout
+    assert "failed under XLA" in process.stdout
+    assert "Training goes on from" in process.stdout
+    assert "0 in any weight" in process.stdout
+    (folder,) = tmp_path.iterdir()
+    assert list((folder / "tensorboard").rglob("events.out.*"))
+    assert "keras_tfopt_steps_total" in (folder / "training.prom").read_text()
+    assert not (folder / "backups").exists()
 
 
 def test_demo_without_scikit_learn_names_the_extra(invoke, monkeypatch):
@@ -92,40 +77,48 @@ def test_demo_without_scikit_learn_names_the_extra(invoke, monkeypatch):
     assert "pip install 'keras-tfopt[demo]'" in result.output
 
 
-def test_demo_exits_according_to_the_results(invoke, monkeypatch):
-    accuracies = [0.97, 0.99, 0.9]
+def test_demo_exits_according_to_the_results(invoke, monkeypatch, tmp_path):
+    accuracies = [0.97, 0.99]
+    difference = 0.0
 
     def run_demo(console, *, epochs, seed):
-        assert (epochs, seed) == (3, 5)
+        assert (epochs, seed) == (40, 5)
         return [
             demo.TrainingResult("name", accuracy, 0.1, 6, 1.0, None)
-            for accuracy in accuracies[:2]
+            for accuracy in accuracies
         ]
 
-    def run_limited_demo(console, *, epochs, seed):
-        assert (epochs, seed) == (3, 5)
-        free = demo.TrainingResult("free", 0.9, 0.3, 3, 1.0, 9)
-        return [
-            free,
-            dataclasses.replace(free, accuracy=math.nan, remark="stopped"),
-            dataclasses.replace(free, accuracy=accuracies[2], remark="split"),
-        ]
+    def run_survival(console, folder, *, seed, **size):
+        assert (folder.parent, seed) == (tmp_path / "out", 5)
+        return survival.Survival(
+            limit_mib=54,
+            restarts=1,
+            stock_error="ResourceExhaustedError",
+            changes=["failed under XLA: strings", "out of memory with 64 rows"],
+            losses=[3.0, 2.0],
+            expected_losses=[3.0, 2.0],
+            difference=difference,
+            bits_without_context=4.6,
+        )
 
     monkeypatch.setattr(demo, "run_demo", run_demo)
-    monkeypatch.setattr(limited, "run_limited_demo", run_limited_demo)
+    monkeypatch.setattr(survival, "run_survival", run_survival)
+    arguments = ("demo", "--seed", "5", "--out", str(tmp_path / "out"))
 
-    assert invoke("demo", "--epochs", "3", "--seed", "5").exit_code == 0
-    accuracies[2] = 0.88
-    result = invoke("demo", "--epochs", "3", "--seed", "5")
+    result = invoke(*arguments)
+    assert result.exit_code == 0
+    assert "tensorboard --logdir" in result.output
+    difference = 1e-3
+    result = invoke(*arguments)
     assert result.exit_code == 1
-    assert "accuracy after recovery differs" in result.output
+    assert "weights differ from the undisturbed ones" in result.output
     accuracies[1] = 0.9694
-    result = invoke("demo", "--epochs", "3", "--seed", "5")
+    result = invoke(*arguments)
     assert result.exit_code == 1
     assert "accuracy 96.94%, 97% required" in result.output
 
 
-@pytest.mark.parametrize("arguments", [("--epochs", "0"), ("--seed", "-1")])
+@pytest.mark.parametrize("arguments", [("--epochs", "9"), ("--seed", "-1")])
 def test_demo_refuses_bad_options(invoke, arguments):
     result = invoke("demo", *arguments)
     assert result.exit_code == 2

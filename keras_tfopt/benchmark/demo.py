@@ -23,7 +23,6 @@ MICROBATCH_SIZE = 32
 LEARNING_RATE = 5e-3
 WEIGHT_DECAY = 0.3
 EPOCHS = 40
-REQUIRED_ACCURACY = 0.97
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,15 +201,18 @@ def _mib(count: int | None) -> str:
     return "-" if count is None else f"{count / 2**20:.1f}"
 
 
-def failed_results(results: Sequence[TrainingResult]) -> list[TrainingResult]:
-    """Returns the results that read fewer than 97 % of the images correctly.
+def failed_results(
+    results: Sequence[TrainingResult], required_accuracy: float
+) -> list[TrainingResult]:
+    """Returns the results that read too few of the images correctly.
 
     Args:
         results: Sequence of `TrainingResult`.
+        required_accuracy: Float. Share of the images.
 
     Returns:
         A list of those that are not accurate enough.
     """
     return [
-        result for result in results if not result.accuracy >= REQUIRED_ACCURACY
+        result for result in results if not result.accuracy >= required_accuracy
     ]

@@ -23,16 +23,7 @@ def run_under_limit(
     Returns:
         The last line that the process wrote, as JSON.
     """
-    environment = {
-        # An allocator that fails would write a map of its blocks.
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        **os.environ,
-        "TF_CPU_ALLOCATOR_USE_BFC": "true",
-        # Kernels of oneDNN crash where an allocation fails.
-        "TF_ENABLE_ONEDNN_OPTS": "0",
-    }
-    if limit_mib is not None:
-        environment["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = str(limit_mib)
+    environment = {**os.environ, **limited_environment(limit_mib)}
     process = subprocess.run(
         [sys.executable, "-m", module, *arguments],
         env=environment,
@@ -41,6 +32,24 @@ def run_under_limit(
         check=True,
     )
     return json.loads(process.stdout.splitlines()[-1])
+
+
+def limited_environment(limit_mib: int | None) -> dict[str, str]:
+    """Returns variables that give a process a CPU whose memory is counted.
+
+    Args:
+        limit_mib: Integer or `None`. What the allocator may hand out.
+    """
+    environment = {
+        # An allocator that fails would write a map of its blocks.
+        "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3"),
+        "TF_CPU_ALLOCATOR_USE_BFC": "true",
+        # Kernels of oneDNN crash where an allocation fails.
+        "TF_ENABLE_ONEDNN_OPTS": "0",
+    }
+    if limit_mib is not None:
+        environment["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = str(limit_mib)
+    return environment
 
 
 def answer(value: Any) -> None:

@@ -30,7 +30,8 @@ def test_table_holds_each_result():
 @pytest.mark.parametrize("accuracy", [0.9699, 0.0, float("nan")])
 def test_too_little_accuracy_fails(accuracy):
     failed = result(accuracy)
-    assert demo.failed_results([result(0.97), failed, result(1.0)]) == [failed]
+    results = [result(0.97), failed, result(1.0)]
+    assert demo.failed_results(results, 0.97) == [failed]
 
 
 def test_both_trainings_come_to_the_same():
