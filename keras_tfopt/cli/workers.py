@@ -1,5 +1,6 @@
 """Commands that start several workers."""
 
+from collections.abc import Callable
 import functools
 import sys
 from typing import Annotated
@@ -17,6 +18,12 @@ def launch(
     workers: Annotated[
         int, typer.Option(min=1, help="Workers on this host.")
     ] = 1,
+    parameter_servers: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Parameter servers on this host, and a coordinator."
+        ),
+    ] = 0,
     max_restarts: Annotated[
         int, typer.Option(min=0, help="How often the group starts again.")
     ] = 0,
@@ -40,9 +47,24 @@ def launch(
     Sets TF_CONFIG, shares the GPUs of this host, prefixes the output, and
     passes signals on. Ends with the code of the worker that failed first.
     """
+    if parameter_servers and hosts is not None:
+        print(
+            "Parameter servers are started on one host. Received: --hosts "
+            f"{hosts} with --parameter-servers {parameter_servers}. Expected: "
+            "one of them. On several hosts write TF_CONFIG with the jobs "
+            "chief, ps and worker.",
+            file=sys.stderr,
+        )
+        raise typer.Exit(2)
+    local = functools.partial(
+        launcher.local_cluster, workers, parameter_servers
+    )
+    log = launcher.WorkerLog(sys.stdout)
+    if parameter_servers:
+        log = launcher.WorkerLog(sys.stdout, _names(local()))
     launched = launcher.LaunchSettings(
         command,
-        functools.partial(launcher.local_cluster, workers)
+        local
         if hosts is None
         else functools.partial(
             launcher.cluster_of_hosts, hosts.split(","), rank, workers, port
@@ -52,11 +74,21 @@ def launch(
         gpus=launcher.gpus_of_host(),
     )
     try:
-        code = launcher.launch(launched, launcher.WorkerLog(sys.stdout))
+        code = launcher.launch(launched, log)
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         raise typer.Exit(2) from error
     raise typer.Exit(code)
+
+
+def _names(cluster: launcher.Cluster) -> Callable[[int], str]:
+    """Returns what names the processes of a cluster with a coordinator."""
+
+    def name_of(index: int) -> str:
+        job, place = cluster.task(index)
+        return job if job == "chief" else f"{job} {place}"
+
+    return name_of
 
 
 def manifest(

@@ -7,3 +7,4 @@ from keras_tfopt.distribution.cluster import parse_tf_config as parse_tf_config
 from keras_tfopt.distribution.dropout import (
     PerExampleDropout as PerExampleDropout,
 )
+from keras_tfopt.distribution.parameter_server import serve as serve

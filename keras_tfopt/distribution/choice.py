@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from keras_tfopt import _compat
 from keras_tfopt.distribution.cluster import ClusterConfig
+from keras_tfopt.distribution.parameter_server import parameter_server_strategy
 from keras_tfopt.distribution.peers import wait_for_peers
 from keras_tfopt.distribution.resolved_cluster import find_cluster
 from keras_tfopt.distribution.resolved_cluster import slurm_resolver
@@ -103,8 +104,9 @@ def strategy(
             all. `"tpu"` needs a TPU.
             `"multi_worker_mirrored"` copies a model to all workers of
             TF_CONFIG; only an `AccumModel` trains under it, with the steps of
-            Keras. `"parameter_server"` is refused: Keras 3 cannot train under
-            it. Defaults to `"auto"`.
+            Keras. `"parameter_server"` keeps the variables on processes of
+            their own, and workers that do not wait for each other train an
+            `AccumModel`; see `serve`. Defaults to `"auto"`.
         devices: List of strings such as `"GPU:0"`. Defaults to all GPUs, or all
             logical CPUs where there are none.
         cross_device_ops: String or `None`. How `"mirrored"` adds up gradients:
@@ -164,7 +166,9 @@ def strategy(
         "multi_worker_mirrored": lambda: _multi_worker(
             cluster, communication, timeout_seconds
         ),
-        "parameter_server": _parameter_server,
+        "parameter_server": lambda: parameter_server_strategy(
+            cluster, timeout_seconds
+        ),
     }[name]
     chosen = ChosenStrategy(name, make(), reason)
     _logger.info("%s", chosen)
@@ -301,15 +305,6 @@ def _multi_worker(
         communication_options=tf.distribute.experimental.CommunicationOptions(
             implementation=COMMUNICATIONS[communication]
         )
-    )
-
-
-def _parameter_server() -> tf.distribute.Strategy:
-    raise ValueError(
-        "Keras 3 cannot train under ParameterServerStrategy: `fit`, `evaluate` "
-        "and `predict` do not take its datasets. Received: "
-        "name='parameter_server', or a TF_CONFIG with the job `ps`. Expected: "
-        "the devices of one machine, with name='mirrored'."
     )
 
 

@@ -29,6 +29,11 @@ class ClusterConfig:
         return self.jobs.get("chief", ()) + self.jobs.get("worker", ())
 
     @property
+    def members(self) -> tuple[str, ...]:
+        """Addresses of all that a training needs."""
+        return self.workers + self.jobs.get("ps", ())
+
+    @property
     def is_chief(self) -> bool:
         """Whether this process writes what one process must write."""
         first = "chief" if "chief" in self.jobs else "worker"

@@ -10,7 +10,7 @@ _PAUSE_SECONDS = 0.2
 
 
 def wait_for_peers(cluster: ClusterConfig, timeout_seconds: float) -> None:
-    """Waits until all other workers of a cluster can be reached.
+    """Waits until all other processes of a cluster can be reached.
 
     TensorFlow waits for them, too, but without an end and without a word. Until
     all are there this process listens at its own address, so that the others
@@ -22,23 +22,23 @@ def wait_for_peers(cluster: ClusterConfig, timeout_seconds: float) -> None:
 
     Raises:
         ValueError: If this process cannot listen at its own address.
-        TimeoutError: Names the workers that cannot be reached.
+        TimeoutError: Names those that cannot be reached.
     """
     own = cluster.jobs[cluster.task_type][cluster.task_index]
-    missing = [address for address in cluster.workers if address != own]
+    missing = [address for address in cluster.members if address != own]
     deadline = time.monotonic() + timeout_seconds
     with _listener(own):
         while True:
-            missing = [one for one in missing if not _is_reachable(one)]
+            missing = [one for one in missing if not is_reachable(one)]
             if not missing:
                 return
             if time.monotonic() > deadline:
                 break
             time.sleep(_PAUSE_SECONDS)
     raise TimeoutError(
-        "Workers of TF_CONFIG cannot be reached. Received: no answer from "
+        "Processes of TF_CONFIG cannot be reached. Received: no answer from "
         f"{', '.join(missing)} within {timeout_seconds:g} s. Expected: all of "
-        f"{', '.join(cluster.workers)}. Start them, or look at their firewalls "
+        f"{', '.join(cluster.members)}. Start them, or look at their firewalls "
         "and at TF_CONFIG."
     )
 
@@ -60,7 +60,12 @@ def _listener(address: str) -> socket.socket:
         ) from error
 
 
-def _is_reachable(address: str) -> bool:
+def is_reachable(address: str) -> bool:
+    """Whether a process listens at an address.
+
+    Args:
+        address: String `host:port`.
+    """
     try:
         socket.create_connection(_split(address), _CONNECT_SECONDS).close()
     except OSError:

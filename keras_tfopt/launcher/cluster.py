@@ -12,20 +12,50 @@ import socket
 class Cluster:
     """The addresses of all workers, and which of them run on this host.
 
+    With parameter servers the first address is that of the coordinator, and
+    theirs come next; here all of them count as workers.
+
     Args:
         addresses: Tuple of strings `host:port`, one for each worker.
         first: Integer. Index of the first worker on this host.
         count: Integer. Workers on this host.
+        parameter_servers: Integer. Defaults to 0.
     """
 
     addresses: tuple[str, ...]
     first: int
     count: int
+    parameter_servers: int = 0
 
     @property
     def indices(self) -> range:
         """Indices of the workers on this host."""
         return range(self.first, self.first + self.count)
+
+    @property
+    def jobs(self) -> dict[str, list[str]]:
+        """Addresses by the names of TensorFlow's jobs."""
+        if not self.parameter_servers:
+            return {"worker": list(self.addresses)}
+        end = 1 + self.parameter_servers
+        return {
+            "chief": list(self.addresses[:1]),
+            "ps": list(self.addresses[1:end]),
+            "worker": list(self.addresses[end:]),
+        }
+
+    def task(self, index: int) -> tuple[str, int]:
+        """Returns the job of a worker, and its place in that job.
+
+        Args:
+            index: Integer. Index of the worker.
+        """
+        tasks = [
+            (job, place)
+            for job, addresses in self.jobs.items()
+            for place in range(len(addresses))
+        ]
+        return tasks[index]
 
     def tf_config(self, index: int) -> str:
         """Returns the `TF_CONFIG` of a worker.
@@ -33,22 +63,41 @@ class Cluster:
         Args:
             index: Integer. Index of the worker.
         """
+        job, place = self.task(index)
         return json.dumps(
             {
-                "cluster": {"worker": list(self.addresses)},
-                "task": {"type": "worker", "index": index},
+                "cluster": self.jobs,
+                "task": {"type": job, "index": place},
             }
         )
 
+    def devices_of(self, index: int, devices: list[str]) -> list[str]:
+        """Returns which of a host's devices are those of a worker.
 
-def local_cluster(workers: int) -> Cluster:
+        Args:
+            index: Integer. Index of the worker.
+            devices: List of names, as in `CUDA_VISIBLE_DEVICES`.
+        """
+        if not self.parameter_servers:
+            return shared_devices(devices, index - self.first, self.count)
+        job, place = self.task(index)
+        if job != "worker":
+            return []
+        return shared_devices(devices, place, len(self.jobs["worker"]))
+
+
+def local_cluster(workers: int, parameter_servers: int = 0) -> Cluster:
     """Returns a cluster of workers on this host alone, on free ports.
 
     Args:
         workers: Integer.
+        parameter_servers: Integer. If there are any, a coordinator joins them.
+            Defaults to 0.
     """
-    addresses = tuple(f"127.0.0.1:{port}" for port in free_ports(workers))
-    return Cluster(addresses, 0, workers)
+    servers = 1 + parameter_servers if parameter_servers else 0
+    count = workers + servers
+    addresses = tuple(f"127.0.0.1:{port}" for port in free_ports(count))
+    return Cluster(addresses, 0, count, parameter_servers)
 
 
 def cluster_of_hosts(

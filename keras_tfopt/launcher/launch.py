@@ -9,7 +9,6 @@ import signal
 import time
 
 from keras_tfopt.launcher.cluster import Cluster
-from keras_tfopt.launcher.cluster import shared_devices
 from keras_tfopt.launcher.worker import Worker
 
 _logger = logging.getLogger("keras_tfopt")
@@ -50,6 +49,10 @@ def launch(settings: LaunchSettings, show: Callable[[int, str], None]) -> int:
     group then starts again as a whole, so that the training must find its own
     way back, as it does with `callbacks.BackupAndRestore`. A signal reaches
     all workers, and a group that was told to end does not start again.
+
+    With parameter servers, a coordinator goes on while a worker is away: only
+    that one starts again, as often as the group may. What ends the group is the
+    end of the coordinator, of a parameter server or of the last worker.
 
     Call it from the main thread, which alone receives signals.
 
@@ -95,16 +98,11 @@ class _Group:
         self._settings = settings
         self._received = received
         self._passed_on = 0
-        cluster = settings.make_cluster()
-        self._workers = [
-            Worker(
-                index,
-                settings.command,
-                self._environment(cluster, index, attempt),
-                show,
-            )
-            for index in cluster.indices
-        ]
+        self._attempt = attempt
+        self._show = show
+        self._cluster = settings.make_cluster()
+        self._replaced = 0
+        self._workers = [self._start(index) for index in self._cluster.indices]
 
     def run(self) -> int:
         """Waits for all, and returns the code of the first that failed."""
@@ -113,6 +111,10 @@ class _Group:
         harder = iter((signal.SIGTERM, signal.SIGKILL))
         while self._are_running():
             if self._pass_signals_on():
+                deadline = self._deadline()
+            if failed is None:
+                self._replace_workers()
+            if self._has_coordinator_ended() and deadline == math.inf:
                 deadline = self._deadline()
             if failed is None and (failed := self._failed()):
                 deadline = min(deadline, self._deadline())
@@ -135,7 +137,50 @@ class _Group:
         return any(worker.poll() is None for worker in self._workers)
 
     def _failed(self) -> Worker | None:
-        return next((w for w in self._workers if w.poll()), None)
+        ended = [w for w in self._workers if w.poll()]
+        return next((w for w in ended if self._is_needed(w)), None)
+
+    def _is_needed(self, worker: Worker) -> bool:
+        """Whether the group cannot go on without a worker."""
+        if not self._cluster.parameter_servers or worker.index == 0:
+            return True
+        if self._has_coordinator_ended():
+            return False
+        return not self._is_replaceable(worker) or not any(
+            self._is_replaceable(w) and w.poll() is None for w in self._workers
+        )
+
+    def _has_coordinator_ended(self) -> bool:
+        is_coordinated = bool(self._cluster.parameter_servers)
+        return is_coordinated and self._workers[0].poll() is not None
+
+    def _is_replaceable(self, worker: Worker) -> bool:
+        """Whether a coordinator goes on while a worker is away."""
+        is_coordinated = bool(self._cluster.parameter_servers)
+        job, _ = self._cluster.task(worker.index)
+        return is_coordinated and job == "worker"
+
+    def _replace_workers(self) -> None:
+        """Starts workers of a coordinator again that have failed."""
+        for place, worker in enumerate(self._workers):
+            if (
+                worker.poll()
+                and self._is_replaceable(worker)
+                and not self._received
+                and not self._has_coordinator_ended()
+                and self._replaced < self._settings.max_restarts
+            ):
+                self._replaced += 1
+                _logger.warning(
+                    "Worker %d ended with code %d and starts again, %d of %d "
+                    "times.",
+                    worker.index,
+                    exit_code(worker.poll()),
+                    self._replaced,
+                    self._settings.max_restarts,
+                )
+                worker.close()
+                self._workers[place] = self._start(worker.index)
 
     def _deadline(self) -> float:
         return time.monotonic() + self._settings.grace_seconds
@@ -153,19 +198,21 @@ class _Group:
             if worker.poll() is None:
                 worker.send(number)
 
-    def _environment(
-        self, cluster: Cluster, index: int, attempt: int
-    ) -> dict[str, str]:
+    def _start(self, index: int) -> Worker:
+        environment = self._environment(index)
+        return Worker(index, self._settings.command, environment, self._show)
+
+    def _environment(self, index: int) -> dict[str, str]:
+        cluster = self._cluster
         environment = {
             **os.environ,
             "TF_CONFIG": cluster.tf_config(index),
-            "KERAS_TFOPT_RESTARTS": str(attempt),
+            "KERAS_TFOPT_RESTARTS": str(self._attempt),
             # Lines come when they are printed, not when a buffer is full.
             "PYTHONUNBUFFERED": "1",
         }
         if self._settings.gpus is not None:
-            place = index - cluster.first
-            own = shared_devices(self._settings.gpus, place, cluster.count)
+            own = cluster.devices_of(index, self._settings.gpus)
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
         return environment
 

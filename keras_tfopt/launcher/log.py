@@ -1,5 +1,6 @@
 """The output of several workers in one stream."""
 
+from collections.abc import Callable
 import threading
 from typing import TextIO
 
@@ -12,16 +13,23 @@ class WorkerLog:
 
     Args:
         stream: Text stream to write to.
+        name_of: Callable that returns the name of the worker with an index.
+            Defaults to the index after the word.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(
+        self,
+        stream: TextIO,
+        name_of: Callable[[int], str] = "worker {}".format,
+    ) -> None:
         self._stream = stream
+        self._name_of = name_of
         self._is_coloured = stream.isatty()
         self._lock = threading.Lock()
 
     def __call__(self, index: int, line: str) -> None:
         """Writes one line of a worker."""
-        prefix = f"[worker {index}]"
+        prefix = f"[{self._name_of(index)}]"
         if self._is_coloured:
             colour = _COLOURS[index % len(_COLOURS)]
             prefix = f"\033[{colour}m{prefix}\033[0m"

@@ -17,6 +17,7 @@ from keras_tfopt.plan import PlanEvent
 from keras_tfopt.plan import Remat
 from keras_tfopt.training.checks import check_plan
 from keras_tfopt.training.checks import is_manageable
+from keras_tfopt.training.coordinated_mixin import CoordinatedMixin
 from keras_tfopt.training.equivalence import EquivalenceReport
 from keras_tfopt.training.equivalence import check_equivalence
 from keras_tfopt.training.guarded_step import GuardedStep
@@ -25,11 +26,8 @@ from keras_tfopt.training.settings import AccumulationSettings
 from keras_tfopt.training.settings import CompileConfig
 from keras_tfopt.training.stock_step import with_log_vectors
 
-# A mixin calls on itself what the model class after it has.
-_Base: Any = object
 
-
-class AccumMixin(_Base):
+class AccumMixin(CoordinatedMixin):
     """Gives a Keras model class micro-batches in an ordinary `fit`.
 
     Use it where the base class is taken; otherwise use `AccumModel`. It must

@@ -22,6 +22,7 @@ from keras_tfopt.checkpoint.variables import snapshot
 from keras_tfopt.checkpoint.variables import specs_of
 from keras_tfopt.checkpoint.variables import variables_of
 from keras_tfopt.training.batch import without_optionals
+from keras_tfopt.training.coordinated_step import CoordinatedStep
 from keras_tfopt.training.guarded_step import GuardedStep
 
 # Keras' own, which are restored apart or show what the others say.
@@ -58,6 +59,9 @@ class RunState:
 
         On a CPU the variables are not copied but held, see `snapshot`.
         """
+        step = self._model.train_function
+        if isinstance(step, CoordinatedStep):
+            step.settle()
         self._find_variables()
         arrays: dict[str, Any] = {
             f"{VARIABLES}{index}": value

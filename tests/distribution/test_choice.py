@@ -68,7 +68,7 @@ def test_mirrored_takes_the_cpus_where_there_is_no_gpu():
             "odd number.*Expected: an even number",
         ),
         ({"name": "tpu"}, "TPU_NAME=None.*Please provide a TPU Name"),
-        ({"name": "parameter_server"}, "ParameterServer.*Expected"),
+        ({"name": "parameter_server"}, r"the jobs \[\].*Expected.*`chief`"),
         ({"name": "multi_worker_mirrored"}, "task.type=None.*Expected"),
     ],
     ids=str,
@@ -82,7 +82,11 @@ def test_refused(arguments, message):
     ("text", "message"),
     [
         (tf_config(worker=["a:1", "b:1"]), "after TensorFlow has started"),
-        (tf_config(worker=["a:1"], ps=["b:1"]), "ParameterServerStrategy"),
+        (tf_config(worker=["a:1"], ps=["b:1"]), r"jobs \['ps', 'worker'\]"),
+        (
+            tf_config(worker=["a:1"], ps=["b:1"], chief=["c:1"]),
+            r"task.type='worker'.*Expected: `distribution.serve\(\)`",
+        ),
         (tf_config(worker=["a"]), r"`cluster.worker\[0\]`"),
     ],
 )

@@ -26,18 +26,21 @@ class Launched:
         self.directory = directory
         self.lines = []
 
-    def __call__(self, source, workers=2, **settings):
+    def __call__(self, source, workers=2, parameter_servers=0, **settings):
         script = self.directory / "script.py"
         header = """
             import json, os, pathlib, signal, sys, time
-            index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+            job, index = (
+                json.loads(os.environ["TF_CONFIG"])["task"][key]
+                for key in ("type", "index")
+            )
             restarts = int(os.environ["KERAS_TFOPT_RESTARTS"])
         """
         script.write_text(textwrap.dedent(header) + textwrap.dedent(source))
         defaults = {"grace_seconds": 20.0, "restart_delay_seconds": 0.0}
         made = LaunchSettings(
             [sys.executable, str(script)],
-            lambda: cluster.local_cluster(workers),
+            lambda: cluster.local_cluster(workers, parameter_servers),
             **{**defaults, **settings},
         )
         return launch(made, lambda *line: self.lines.append(line))
@@ -182,6 +185,66 @@ def test_gpus_are_shared(run):
     )
     assert code == 0
     assert sorted(run.lines) == [(0, "0,1"), (1, "2,3")]
+
+
+def test_coordinator_goes_on_while_a_worker_starts_again(run):
+    code = run(
+        """
+        if job == "chief":
+            while not pathlib.Path("back").exists():
+                time.sleep(0.01)
+            print("trained", restarts)
+            sys.exit()
+        if (job, index) == ("worker", 1):
+            if pathlib.Path("dead").exists():
+                pathlib.Path("back").touch()
+            else:
+                pathlib.Path("dead").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+        """,
+        parameter_servers=1,
+        max_restarts=1,
+        grace_seconds=0.3,
+    )
+    assert code == 0
+    assert run.lines == [(0, "trained 0")]
+
+
+def test_coordinator_goes_on_without_a_worker(run):
+    code = run(
+        """
+        if job == "chief":
+            while not pathlib.Path("dead").exists():
+                time.sleep(0.01)
+            time.sleep(0.5)
+            print("trained")
+            sys.exit()
+        if (job, index) == ("worker", 1):
+            pathlib.Path("dead").touch()
+            sys.exit(3)
+        time.sleep(60)
+        """,
+        parameter_servers=1,
+        grace_seconds=0.1,
+    )
+    assert code == 0
+    assert run.lines == [(0, "trained")]
+
+
+@pytest.mark.parametrize("needed", ["chief", "ps", "worker"])
+def test_what_a_coordinated_training_needs(run, needed):
+    code = run(
+        f"""
+        if job == {needed!r}:
+            sys.exit(3)
+        time.sleep(60)
+        """,
+        workers=1,
+        parameter_servers=1,
+        grace_seconds=0.1,
+    )
+    assert code == 3
 
 
 def test_output_is_prefixed_line_by_line():
