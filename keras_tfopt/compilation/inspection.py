@@ -1,6 +1,7 @@
 """Looking at what XLA makes of a function."""
 
 from collections.abc import Callable
+from collections.abc import Iterator
 import dataclasses
 import logging
 import pathlib
@@ -58,7 +59,10 @@ class CompiledFunction:
     def dump(
         self, directory: pathlib.Path, name: str, max_bytes: int
     ) -> list[pathlib.Path]:
-        """Writes what XLA makes, for viewers of HLO, StableHLO and Graphviz.
+        """Writes what XLA gets and makes, for viewers of each.
+
+        TensorFlow's graph is for Netron and TensorBoard; the rest for viewers
+        of HLO, StableHLO and Graphviz.
 
         Args:
             directory: Where to write.
@@ -72,11 +76,8 @@ class CompiledFunction:
         Raises:
             TypeError: If a part of the batch is ragged or sparse.
         """
-        get = self.compiler_ir()
         written = []
-        for suffix, stage in _DUMPS.items():
-            content = get(stage)
-            data = content if isinstance(content, bytes) else content.encode()
+        for suffix, data in self._contents():
             if len(data) > max_bytes:
                 _logger.warning(
                     "%s.%s is left out: its %d bytes are more than is left of "
@@ -92,6 +93,16 @@ class CompiledFunction:
             path.write_bytes(data)
             written.append(path)
         return written
+
+    def _contents(self) -> Iterator[tuple[str, bytes]]:
+        """Yields the ends of names and what to write."""
+        graph = self.function.get_concrete_function(self.spec).graph
+        yield "graph.pb", graph.as_graph_def().SerializeToString()
+        get = self.compiler_ir()
+        for suffix, stage in _DUMPS.items():
+            content = get(stage)
+            is_bytes = isinstance(content, bytes)
+            yield suffix, content if is_bytes else content.encode()
 
 
 def _zeros(spec: Any) -> Any:

@@ -38,6 +38,7 @@ def test_dump(tmp_path):
     compiled = _compiled(lambda batch: tf.exp(tf.tanh(batch[0])), 4)
     paths = compiled.dump(tmp_path, "step", 10**6)
     assert {path.name for path in paths} == {
+        "step.graph.pb",
         "step.before.hlo",
         "step.after.hlo",
         "step.after.dot",
@@ -47,6 +48,10 @@ def test_dump(tmp_path):
     text = (tmp_path / "step.after.hlo").read_text()
     assert "exponential" in text and "fusion(" in text
     assert (tmp_path / "step.after.dot").read_text().startswith("digraph")
+    graph = tf.compat.v1.GraphDef.FromString(
+        (tmp_path / "step.graph.pb").read_bytes()
+    )
+    assert {"Tanh", "Exp"} <= {node.op for node in graph.node}
 
 
 def test_dump_within_a_limit(tmp_path):
