@@ -8,6 +8,7 @@ VENV := .venv
 OLDEST_VENV := .venv-oldest
 OLDEST := tensorflow==2.20.0 keras==3.13.0
 UPSTREAM_VENV := .venv-upstream
+WHEEL_VENV := .venv-wheel
 # Keras' tests come with Keras; some need jax, grain and orbax on any backend.
 UPSTREAM := tensorflow==2.21.0 keras==3.15.1 jax \
 	grain orbax-checkpoint pytest
@@ -24,15 +25,19 @@ export NO_MKDOCS_2_WARNING := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench docs test test-oldest test-upstream lint format clean
+.PHONY: help demo bench docs test test-oldest test-upstream coverage dist
+.PHONY: test-wheel lint format clean
 
 help:
-	@echo "make demo         train on handwritten digits, stock Keras against AccumModel"
+	@echo "make demo         train on real data, stock Keras against keras_tfopt"
 	@echo "make bench        measure accumulation against stock Keras"
 	@echo "make docs         build the documentation into site/"
 	@echo "make test         lint, check types and run all tests"
 	@echo "make test-oldest  run all tests with $(OLDEST)"
 	@echo "make test-upstream run Keras' own tests with our classes"
+	@echo "make coverage     run all tests, and say which lines they run"
+	@echo "make dist         build sdist and wheel into dist/ and check them"
+	@echo "make test-wheel   install the wheel alone, and time its import"
 	@echo "make lint         ruff and mypy only"
 	@echo "make format       let ruff rewrite what it can"
 	@echo "make clean        remove environments and caches"
@@ -58,6 +63,21 @@ test-upstream: $(UPSTREAM_VENV)/.passing
 		$(RUN_UPSTREAM) --classes=$$classes $(UPSTREAM_TESTS) || failed=1; \
 	done; test -z "$$failed"
 
+# COVERAGE_TESTS=tests/config measures a part of them.
+coverage: $(VENV)/.coverage-extra
+	$(VENV)/bin/pytest $(PYTEST_FLAGS) --cov --cov-report=term \
+		--cov-report=html:build/coverage $(COVERAGE_TESTS)
+
+dist: $(VENV)/.dist
+	rm -rf dist
+	$(VENV)/bin/python -m build
+	$(VENV)/bin/twine check --strict dist/*
+
+test-wheel: dist
+	$(PYTHON) -m venv --clear $(WHEEL_VENV)
+	$(WHEEL_VENV)/bin/python -m pip install --quiet dist/*.whl
+	cd $(WHEEL_VENV) && bin/python ../tests/import_seconds.py
+
 lint: $(VENV)/.test
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
@@ -68,7 +88,7 @@ format: $(VENV)/.test
 	$(VENV)/bin/ruff format
 
 clean:
-	rm -rf $(VENV) $(OLDEST_VENV) $(UPSTREAM_VENV) build dist
+	rm -rf $(VENV) $(OLDEST_VENV) $(UPSTREAM_VENV) $(WHEEL_VENV) build dist
 	rm -rf site .mypy_cache .pytest_cache .ruff_cache
 	find keras_tfopt tests -name __pycache__ -prune -exec rm -rf {} +
 
@@ -89,6 +109,14 @@ $(VENV)/.demo: $(INSTALLED) | $(VENV)/.created
 $(VENV)/.test: $(INSTALLED) | $(VENV)/.created
 	@echo "Installing keras-tfopt[test] into $(VENV) ..."
 	@$(VENV)/bin/python -m pip install --quiet --editable ".[test]"
+	@touch $@
+
+$(VENV)/.coverage-extra: $(VENV)/.test
+	@$(VENV)/bin/python -m pip install --quiet --editable ".[coverage]"
+	@touch $@
+
+$(VENV)/.dist: $(INSTALLED) | $(VENV)/.created
+	@$(VENV)/bin/python -m pip install --quiet "build>=1.2" "twine>=6.1"
 	@touch $@
 
 $(OLDEST_VENV)/.test: $(INSTALLED) | $(OLDEST_VENV)/.created

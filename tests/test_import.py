@@ -10,7 +10,7 @@ from keras_tfopt import _version
 from tests import subprocesses
 
 CHANGES_OF_THE_PROCESS = """
-import json, os, pathlib, threading
+import json, os, pathlib, sys, threading
 
 def state():
     tasks = pathlib.Path("/proc/self/task")
@@ -20,11 +20,16 @@ def state():
         "threads": len(list(tasks.iterdir())) if tasks.exists() else 0,
     }
 
+def packages():
+    names = {name.partition(".")[0] for name in sys.modules}
+    return names - set(sys.stdlib_module_names)
+
 import keras, tensorflow as tf
 before = state()
+loaded = packages()
 import keras_tfopt
 after = state()
-print(json.dumps([before, after]))
+print(json.dumps([before, after, sorted(packages() - loaded)]))
 """
 
 CONFIGURES_DEVICES_AFTER_THE_IMPORT = """
@@ -70,10 +75,12 @@ import keras_tfopt
 )
 
 
-def test_import_changes_no_environment_and_starts_no_thread():
+def test_import_changes_no_environment_and_loads_no_library():
     printed = subprocesses.run_source(CHANGES_OF_THE_PROCESS)
-    before, after = json.loads(printed)
+    before, after, packages = json.loads(printed)
     assert after == before
+    # Not a library more than TensorFlow and Keras have loaded by themselves.
+    assert packages == ["keras_tfopt"]
 
 
 def test_devices_can_be_configured_after_the_import():
