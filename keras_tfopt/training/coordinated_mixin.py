@@ -61,6 +61,11 @@ class CoordinatedMixin(_Base):
         Otherwise the coordinator draws them, and each example is trained on
         once per epoch.
 
+        Workers do not wait for each other, so that with several of them a
+        training is another one than on one device. Callbacks see batches when
+        they are handed out, with the logs of the latest that is known to be
+        done, and epochs when all of their steps are done.
+
         Raises:
             ValueError: If a callable comes without `steps_per_epoch`.
         """

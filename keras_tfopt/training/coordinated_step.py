@@ -3,12 +3,15 @@
 from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
+import functools
 import logging
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from keras_tfopt import _compat
+from keras_tfopt.training.applied_steps import AppliedSteps
 from keras_tfopt.training.batch import to_tensors
 from keras_tfopt.training.checks import overridden_step
 from keras_tfopt.training.metric_updates import MetricTotals
@@ -24,7 +27,9 @@ class CoordinatedStep:
 
     Each call draws a batch and hands it to a worker, without waiting for it.
     Workers read and write the variables on the parameter servers whenever they
-    are ready. What a step adds to metrics comes back to the coordinator, which
+    are ready, so that gradients may be those of weights that others have
+    changed meanwhile: the training is that of one device only if there is one
+    worker. What a step adds to metrics comes back to the coordinator, which
     adds it up when the step is done: once, even if a worker died over it.
 
     Args:
@@ -48,6 +53,10 @@ class CoordinatedStep:
         )
         self._on_iterator = tf.function(self._run_next, autograph=False)
         check_additive(model)
+        self._applied: AppliedSteps | None = None
+        is_stock = not overridden_step(model, role)
+        if role == "train" and is_stock and model.optimizer is not None:
+            self._applied = AppliedSteps(self._strategy, queue.limit + 1)
 
     @property
     def is_running(self) -> bool:
@@ -90,9 +99,11 @@ class CoordinatedStep:
                     break
                 raise StopIteration from None
             if self._iterators is None:
-                self._queue.schedule(self._on_batch, to_tensors(batch))
+                function, source = self._on_batch, to_tensors(batch)
             else:
-                self._queue.schedule(self._on_iterator, self._iterators)
+                function, source = self._on_iterator, self._iterators
+            number = self._applied.new_step() if self._applied else None
+            self._queue.schedule(function, source, number)
             self._take(self._queue.results())
         if not isinstance(iterator, tf.data.Iterator):
             # `train_on_batch` has no epoch whose end could wait.
@@ -124,20 +135,38 @@ class CoordinatedStep:
             self._logs = {name: known.get(name, logs[name]) for name in logs}
             self._done += 1
 
-    def _run(self, batch: Any) -> Any:
-        return self._strategy.run(self._run_on_worker, args=(batch,))
+    def _run(self, batch: Any, number: tf.Tensor | None) -> Any:
+        if self._applied is None:
+            arguments = (batch, number)
+            return self._strategy.run(self._run_on_worker, args=arguments)
+        # What `run` does for one replica, but without a thread of its own, in
+        # which conditionals could not update variables. There is nothing to
+        # add up over replicas.
+        with (
+            _compat.without_reduction(self._model.optimizer),
+            tf.distribute.ReplicaContext(self._strategy, 0),
+        ):
+            return self._run_on_worker(batch, number)
 
-    def _run_next(self, iterator: Iterator) -> Any:
-        return self._run(to_tensors(next(iterator)))
+    def _run_next(self, iterator: Iterator, number: tf.Tensor | None) -> Any:
+        return self._run(to_tensors(next(iterator)), number)
 
-    def _run_on_worker(self, batch: Any) -> tuple[dict, list]:
+    def _run_on_worker(
+        self, batch: Any, number: tf.Tensor | None
+    ) -> tuple[dict, list]:
         model = self._model
         with collected_updates(model) as updates:
             if self._role == "test":
                 return model.test_step(batch), updates()
-            with _shared_updates(model.optimizer):
+            with _shared_updates(model.optimizer, self._once(number)):
                 logs = model.train_step(batch)
             return logs, updates()
+
+    def _once(self, number: tf.Tensor | None) -> Callable:
+        """Returns what calls a function, unless that was done for a step."""
+        if self._applied is None:
+            return lambda apply: apply()
+        return functools.partial(self._applied.apply_once, number)
 
     def _count_updates(self) -> int:
         optimizer = self._model.optimizer
@@ -156,9 +185,8 @@ class CoordinatedStep:
         more = self._count_updates() - first - done
         if more > 0:
             _logger.warning(
-                "Workers died after they had applied %d of %d updates and "
-                "before they could say so. Their steps ran again; "
-                "`optimizer.iterations` counts both.",
+                "Workers died while they applied %d of %d updates. Their steps "
+                "ran again; `optimizer.iterations` counts both.",
                 more,
                 done,
             )
@@ -166,7 +194,7 @@ class CoordinatedStep:
 
 @contextlib.contextmanager
 def _shared_updates(
-    optimizer: keras.optimizers.Optimizer | None,
+    optimizer: keras.optimizers.Optimizer | None, once: Callable
 ) -> Iterator[None]:
     """Makes the updates of an optimizer fit to be applied by several workers.
 
@@ -174,6 +202,10 @@ def _shared_updates(
     operation, since Keras' own reads, adds and writes. And no gradient is
     applied before all of them are there, so that a worker that fails until then
     leaves the weights alone.
+
+    Args:
+        optimizer: Optimizer or `None`.
+        once: Callable that is given what applies the gradients.
     """
     if optimizer is None:
         yield
@@ -183,8 +215,9 @@ def _shared_updates(
     def add(value: Any) -> None:
         counter.value.assign_add(tf.cast(value, counter.dtype))
 
-    def apply_together(grads: list, *args: Any, **kwargs: Any) -> Any:
-        return apply(_together(grads), *args, **kwargs)
+    def apply_together(grads: list, *args: Any, **kwargs: Any) -> None:
+        together = _together(grads)
+        once(lambda: apply(together, *args, **kwargs))
 
     # In `vars`, past the tracking of `__setattr__`.
     vars(counter)["assign_add"] = add

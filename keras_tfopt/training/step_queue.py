@@ -21,6 +21,7 @@ class StepQueue:
 
     Attributes:
         strategy: The strategy.
+        limit: Integer. How many steps may wait when another one comes.
         coordinator: `tf.distribute.coordinator.ClusterCoordinator`.
     """
 
@@ -32,7 +33,7 @@ class StepQueue:
         )
         devices = tf.config.list_logical_devices("CPU")
         workers = sum("/job:worker/" in device.name for device in devices)
-        self._limit = _STEPS_PER_WORKER * workers
+        self.limit = _STEPS_PER_WORKER * workers
         self._pending: collections.deque = collections.deque()
 
     def schedule(self, function: Any, *arguments: Any) -> None:
@@ -51,7 +52,7 @@ class StepQueue:
 
         Only so many batches are held.
         """
-        while len(self._pending) > self._limit:
+        while len(self._pending) > self.limit:
             yield self._next()
 
     def rest(self) -> Iterator[Any]:

@@ -97,7 +97,7 @@ def arrays():
         epochs=EPOCHS,
         validation_data=(models.X, models.Y),
         validation_batch_size=4,
-        callbacks=[log],
+        callbacks=[log, callbacks.JSONLinesLogger(FOLDER / "log.jsonl")],
         verbose=0,
     )
     evaluated = model.evaluate(
@@ -211,8 +211,10 @@ class Smallest(keras.metrics.Metric):
 
 
 def kill_worker(model):
-    pid = int((FOLDER / "worker1.pid").read_text())
-    os.kill(pid, signal.SIGKILL)
+    note = FOLDER / "worker1.pid"
+    if note.exists():
+        os.kill(int(note.read_text()), signal.SIGKILL)
+        note.unlink()
 
 
 def worker_dies():
@@ -242,6 +244,8 @@ def one_worker():
     path = str(FOLDER / "model.weights.h5")
     model.save_weights(path)
     restored = make()
+    with chosen.scope():
+        restored.optimizer.build(restored.trainable_variables)
     restored.load_weights(path)
     again = models.fit(restored)
     result["restored"] = described(restored, again)
