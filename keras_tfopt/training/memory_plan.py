@@ -169,6 +169,8 @@ def plan_memory(
         remat=found.remat,
         offload=(*(found.offload or ()), *["slots"] * moves_slots) or None,
     ).compiled(bool(model.jit_compile))
+    if plan.streams and model.jit_compile:
+        reason += "; without XLA, which cannot offload"
     seconds = time.perf_counter() - start
     return MemoryPlan(plan, limit, commit_bytes, probes, seconds, reason)
 
