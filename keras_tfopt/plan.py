@@ -104,6 +104,19 @@ def normalized_offload(offload: Any) -> Offload:
     )
 
 
+def extras_of(remat: Remat, offload: Offload) -> str:
+    """Returns what saves memory beside micro-batches, in words.
+
+    Args:
+        remat: As for `ExecutionPlan`.
+        offload: As for `ExecutionPlan`.
+    """
+    names = ["remat"] if remat is not None else []
+    if offload is not None:
+        names.append(f"offload of {', '.join(offload)}".replace("_", " "))
+    return f" with {' and '.join(names)}" if names else ""
+
+
 @dataclasses.dataclass(frozen=True)
 class ExecutionPlan:
     """Says how one training step runs.
@@ -215,6 +228,11 @@ class ExecutionPlan:
             name: String. One of `OFFLOADABLE`.
         """
         return name in (self.offload or ())
+
+    @property
+    def extras(self) -> str:
+        """What saves memory beside micro-batches, in words."""
+        return extras_of(self.remat, self.offload)
 
     def recomputing(self, remat: Remat) -> "ExecutionPlan":
         """Returns this plan with another `remat`.

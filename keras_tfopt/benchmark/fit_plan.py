@@ -43,8 +43,7 @@ def run_fit_plan(
     choice = "the whole batch fits"
     if size is not None:
         choice = f"microbatch_size={size}"
-    if found.plan.remat is not None:
-        choice += " with remat"
+    choice += found.plan.extras
     if found.reason:
         choice += f": {found.reason}"
     console.print(
@@ -75,9 +74,8 @@ def probes_table(found: MemoryPlan) -> rich.table.Table:
     table.add_column("peak")
     for probe in probes:
         peak = probe.peak_bytes
-        again = "" if probe.remat is None else " remat"
         table.add_row(
-            f"{probe.microbatch_size}{again}",
+            f"{probe.microbatch_size}{probe.extras}",
             f"{peak / _MIB:.1f}",
             f"{peak / limit:.0%}",
             bar(peak / full, limit / full),
@@ -86,8 +84,8 @@ def probes_table(found: MemoryPlan) -> rich.table.Table:
     return table
 
 
-def _order(probe: Probe) -> tuple[bool, int]:
-    return probe.remat is not None, probe.microbatch_size
+def _order(probe: Probe) -> tuple[str, int]:
+    return probe.extras, probe.microbatch_size
 
 
 def bar(share: float, mark: float, width: int = _WIDTH) -> str:

@@ -15,6 +15,9 @@ from keras_tfopt.memory.limit import default_device
 from keras_tfopt.memory.periodic_thread import PeriodicThread
 from keras_tfopt.memory.readings import MemoryReader
 from keras_tfopt.memory.readings import MemoryReading
+from keras_tfopt.memory.swap import SwapManager
+from keras_tfopt.memory.swap_brake import SwapBrake
+from keras_tfopt.memory.swap_counters import SwapCounters
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.plan import PlanEvent
 from keras_tfopt.plan import check_positive_integer
@@ -49,6 +52,9 @@ class MemoryWatchdog(keras.callbacks.Callback):
     | `devices[i].limit_bytes` | `memory_limit_bytes{device}` |
     | `devices[i].utilization_ratio` | `memory_utilization_ratio{device}` |
     | `host.rss_bytes` | `host_memory_rss_bytes` |
+    | `swap_manager.counters.swaps` | `memory_swaps_total{direction}` |
+    | `swap_manager.counters.bytes` | `memory_swapped_bytes_total{direction}` |
+    | `swap_manager.counters.hit_ratio` | `offload_hit_ratio` |
 
     TensorFlow's and the driver's figures never agree: the driver also counts
     CUDA itself and other processes. Utilization is TensorFlow's. What cannot be
@@ -84,6 +90,10 @@ class MemoryWatchdog(keras.callbacks.Callback):
             before another warning. Defaults to 0.05.
         cooldown_seconds: Float. Least time between two warnings about the same
             memory. Defaults to 300.
+        swap_manager: `SwapManager` or `None`. Brings back only what a step uses
+            while a device is above `max_utilization`, and goes on when that has
+            fallen by `hysteresis`. Telemetry gets its metrics. Defaults to
+            `None`.
         limit_bytes: Integer or `None`. What utilization is a share of. Defaults
             to the limit of the device.
         max_readings: Integer. How many readings and breaches are kept. Defaults
@@ -111,6 +121,7 @@ class MemoryWatchdog(keras.callbacks.Callback):
         max_host_utilization: float = 0.9,
         hysteresis: float = 0.05,
         cooldown_seconds: float = 300.0,
+        swap_manager: SwapManager | None = None,
         limit_bytes: int | None = None,
         max_readings: int = 1000,
         on_reading: Callable[[MemoryReading], None] | None = None,
@@ -142,6 +153,12 @@ class MemoryWatchdog(keras.callbacks.Callback):
         self.max_host_utilization = max_host_utilization
         self.hysteresis = hysteresis
         self.cooldown_seconds = cooldown_seconds
+        self.swap_manager = swap_manager
+        self._brake = (
+            None
+            if swap_manager is None
+            else SwapBrake(swap_manager, max_utilization, hysteresis)
+        )
         self.limit_bytes = limit_bytes
         self.on_reading = on_reading
         self._readings: collections.deque[MemoryReading] = collections.deque(
@@ -164,10 +181,13 @@ class MemoryWatchdog(keras.callbacks.Callback):
         return tuple(self._readings)
 
     def metric_readings(self) -> list[Reading]:
-        """Returns what the driver said last, for telemetry."""
+        """Returns what driver and swaps said last, for telemetry."""
+        swapped = []
+        if self.swap_manager is not None:
+            swapped = _swap_readings(self.swap_manager.counters)
         if not self._readings:
-            return []
-        return [
+            return swapped
+        return swapped + [
             Reading(
                 "memory_device_used_bytes",
                 device.driver.used_bytes,
@@ -214,7 +234,7 @@ class MemoryWatchdog(keras.callbacks.Callback):
                 self._register()
             self._start()
         except BaseException:
-            self._reader.close()
+            self._close()
             raise
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -237,7 +257,7 @@ class MemoryWatchdog(keras.callbacks.Callback):
             self.interval_seconds,
             FitWatch().is_running,
             type(self).__name__,
-            self._reader.close,
+            self._close,
         )
         self._thread.start()
 
@@ -245,6 +265,11 @@ class MemoryWatchdog(keras.callbacks.Callback):
         if self._thread is not None:
             self._thread.stop()
             self._thread = None
+
+    def _close(self) -> None:
+        self._reader.close()
+        if self._brake is not None:
+            self._brake.release()
 
     def _register(self) -> None:
         """Registers what shrinks the micro-batch with the guarded step."""
@@ -273,6 +298,8 @@ class MemoryWatchdog(keras.callbacks.Callback):
         if self._pressure is not None:
             for device in reading.devices:
                 self._pressure.report(device)
+        if self._brake is not None:
+            self._brake.update(reading)
         for breach in self._judge.judge(reading) if self._judge else ():
             self._breaches.append(breach)
             self._warn(breach)
@@ -288,6 +315,21 @@ class MemoryWatchdog(keras.callbacks.Callback):
             breach.limit_bytes / _MIB,
             _ADVICE[HOST if breach.device == HOST else self.on_breach],
         )
+
+
+def _swap_readings(counters: SwapCounters) -> list[Reading]:
+    totals = {
+        "memory_swaps_total": counters.swaps,
+        "memory_swapped_bytes_total": counters.bytes,
+    }
+    return [
+        Reading("offload_hit_ratio", counters.hit_ratio),
+        *(
+            Reading(name, value, {"direction": direction})
+            for name, values in totals.items()
+            for direction, value in values.items()
+        ),
+    ]
 
 
 _ADVICE = {

@@ -12,6 +12,7 @@ from keras_tfopt.training.checks import overridden_step
 from keras_tfopt.training.guarded_step import GuardedStep
 from keras_tfopt.training.memory_plan import PlanAhead
 from keras_tfopt.training.microbatch_ladder import MicrobatchLadder
+from keras_tfopt.training.offload_remedy import OffloadRemedy
 from keras_tfopt.training.plan_control import PlanControl
 from keras_tfopt.training.plan_control import events_of
 from keras_tfopt.training.remat_remedy import RematRemedy
@@ -28,7 +29,9 @@ class OOMRecovery(keras.callbacks.Callback):
     failed allocation costs TensorFlow 10 to 20 seconds. Where not even the
     smallest micro-batch fits, its activations are computed again in the
     backward pass instead of kept (`remat`), from then on, if that saves a
-    quarter of them.
+    quarter of them; and where that does not help either, a device with memory
+    of its own leaves to the host, one after another, what is kept for that,
+    frozen weights, and the optimizer's slots (`offload`).
 
     It works on any compiled Keras model without a `train_step` of its own, also
     for validation, and for `evaluate` and `predict` when it is given to them. A
@@ -70,6 +73,8 @@ class OOMRecovery(keras.callbacks.Callback):
         remat: Boolean. Whether training, where it would end, goes on with
             rematerialization, and whether `plan_ahead` may choose it. The
             result is the same, and a step takes longer. Defaults to `True`.
+        offload: Boolean. The same for what a GPU can leave to the memory of the
+            host. Defaults to `True`.
 
     Raises:
         ValueError: If a number is not a positive integer.
@@ -83,6 +88,7 @@ class OOMRecovery(keras.callbacks.Callback):
         max_utilization: float = 0.85,
         half_batches: bool = False,
         remat: bool = True,
+        offload: bool = True,
     ) -> None:
         super().__init__()
         check_positive_integer("min_microbatch_size", min_microbatch_size)
@@ -97,7 +103,8 @@ class OOMRecovery(keras.callbacks.Callback):
         self.plan_ahead = plan_ahead
         self.half_batches = half_batches
         self.remat = remat
-        self._planner = PlanAhead(max_utilization, remat)
+        self.offload = offload
+        self._planner = PlanAhead(max_utilization, remat, offload)
         self._ladders: dict[str, MicrobatchLadder] = {}
         self._controls: dict[str, PlanControl] = {}
         self._restored: dict[str, Any] = {}
@@ -148,21 +155,19 @@ class OOMRecovery(keras.callbacks.Callback):
         control = guard.control
         if self._controls.get(role) is not control:
             self._controls[role] = control
+            has_plan = _has_plan(role, guard)
             self._ladders[role] = MicrobatchLadder(
                 control.plan,
                 self.min_microbatch_size,
                 self.grow_after,
-                RematRemedy() if self._may_recompute(role, guard) else None,
+                RematRemedy() if self.remat and has_plan else None,
+                OffloadRemedy() if self.offload and has_plan else None,
             )
             self._restore(role)
         control.register(self._ladders[role])
         if role == "train" and self.plan_ahead:
             self._check_plannable()
             control.register(self._planner)
-
-    def _may_recompute(self, role: str, guard: Any) -> bool:
-        # Only training keeps activations, and a model's own step has no plan.
-        return self.remat and role == "train" and isinstance(guard, GuardedStep)
 
     def _restore(self, role: str) -> None:
         # Validation registers long after a run is restored.
@@ -180,3 +185,8 @@ class OOMRecovery(keras.callbacks.Callback):
 
     def _unregister(self, role: str) -> None:
         release_guard(self.model, role, self._ladders[role], self._planner)
+
+
+def _has_plan(role: str, guard: Any) -> bool:
+    # Only training keeps activations, and a model's own step has no plan.
+    return role == "train" and isinstance(guard, GuardedStep)

@@ -4,16 +4,17 @@ from collections.abc import Iterator
 import contextlib
 import dataclasses
 import functools
-import math
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from keras_tfopt import callbacks
 from keras_tfopt import distribution
 from keras_tfopt.compilation import allow_clustering_on_cpu
 from keras_tfopt.config.building_memory import memory_effects
 from keras_tfopt.config.building_memory import swap_effects
+from keras_tfopt.config.building_memory import swapping_of
 from keras_tfopt.config.building_monitoring import monitoring_effects
 from keras_tfopt.config.effects import FIT
 from keras_tfopt.config.effects import PREPARE
@@ -26,6 +27,7 @@ from keras_tfopt.config.schema import MemorySection
 from keras_tfopt.config.schema import TrainingConfiguration
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.training import AccumModel
+from keras_tfopt.training.remat import segment_length
 
 
 def effects_of(configuration: TrainingConfiguration) -> list[Effect]:
@@ -36,8 +38,10 @@ def effects_of(configuration: TrainingConfiguration) -> list[Effect]:
     """
     sections = configuration
     effects: list[Effect] = []
+    swapping = None
     if sections.memory:
-        effects += memory_effects(sections.memory)
+        swapping = swapping_of(sections.memory)
+        effects += memory_effects(sections.memory, swapping)
     if sections.compilation:
         effects += _compilation(sections.compilation)
     if sections.distribution:
@@ -45,7 +49,7 @@ def effects_of(configuration: TrainingConfiguration) -> list[Effect]:
     effects += _plan(sections)
     if sections.memory:
         # Of the model that is trained, which the plan may have made.
-        effects += swap_effects(sections.memory)
+        effects += swap_effects(sections.memory, swapping)
     if sections.data and sections.data.monitor:
         effects.append(
             Effect(
@@ -133,6 +137,16 @@ def _plan(configuration: TrainingConfiguration) -> Iterator[Effect]:
             functools.partial(_planned, settings=given),
             splits=True,
         )
+    if memory.offload is not None:
+        has_gpu = bool(tf.config.list_physical_devices("GPU"))
+        yield Effect(
+            "memory.offload",
+            PREPARE,
+            f"{', '.join(memory.offload)} in the memory of the host",
+            functools.partial(_planned, settings={"offload": memory.offload}),
+            None if has_gpu else "there is no memory but the host's",
+            splits=True,
+        )
 
 
 def _strategy_scope(
@@ -148,7 +162,7 @@ def _strategy_scope(
 def _planned(model: keras.Model, settings: dict[str, Any]) -> keras.Model:
     """Returns a model with a plan, the same one if it can have it."""
     if settings.get("remat") == "auto":
-        settings = {**settings, "remat": _segment_length(model)}
+        settings = {**settings, "remat": segment_length(model)}
     if not hasattr(model, "change_plan"):
         return AccumModel.from_model(model, **settings)
     plan = model.plan
@@ -158,15 +172,6 @@ def _planned(model: keras.Model, settings: dict[str, Any]) -> keras.Model:
     plan = dataclasses.replace(plan, **settings)
     model.change_plan(plan, "as configured")
     return model
-
-
-def _segment_length(model: keras.Model) -> int:
-    """Returns how many layers to recompute together.
-
-    Kept are the inputs of all segments and the activations of one of them, of
-    which the root makes the least.
-    """
-    return max(1, round(math.sqrt(len(model.layers))))
 
 
 def _checkpoint(section: CheckpointSection) -> Iterator[Effect]:

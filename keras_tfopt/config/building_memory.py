@@ -26,8 +26,15 @@ from keras_tfopt.memory.swap import SwapManager
 _MIB = 2**20
 
 
-def memory_effects(section: MemorySection) -> Iterator[Effect]:
-    """Yields what a section about memory does, apart from the plan."""
+def memory_effects(
+    section: MemorySection, swapping: "Swapping | None"
+) -> Iterator[Effect]:
+    """Yields what a section about memory does, apart from the plan.
+
+    Args:
+        section: `MemorySection`.
+        swapping: What lets models take turns, which the watchdog can stop.
+    """
     yield from _settings(section)
     if section.mixed_precision is not None:
         yield from _precision(section.mixed_precision)
@@ -35,9 +42,7 @@ def memory_effects(section: MemorySection) -> Iterator[Effect]:
         "memory.max_gpu_utilization",
         FIT,
         f"MemoryWatchdog: warns beyond {section.max_gpu_utilization:.0%}",
-        functools.partial(
-            callbacks.MemoryWatchdog, section.max_gpu_utilization
-        ),
+        functools.partial(_watchdog, section.max_gpu_utilization, swapping),
     )
     if section.fragmentation_check_interval is not None:
         yield Effect(
@@ -101,9 +106,30 @@ def _settings_scope(**settings: Any) -> Iterator[None]:
     yield
 
 
-def swap_effects(section: MemorySection) -> Iterator[Effect]:
-    """Yields what lets models take turns on the device."""
+def _watchdog(
+    max_utilization: float, swapping: "Swapping | None"
+) -> callbacks.MemoryWatchdog:
+    manager = None if swapping is None else swapping.manager
+    return callbacks.MemoryWatchdog(max_utilization, swap_manager=manager)
+
+
+def swapping_of(section: MemorySection) -> "Swapping | None":
+    """Returns what lets models take turns on the device, if anything does."""
     if section.swap_threshold_mb is None:
+        return None
+    return Swapping(int(section.swap_threshold_mb * _MIB))
+
+
+def swap_effects(
+    section: MemorySection, swapping: "Swapping | None"
+) -> Iterator[Effect]:
+    """Yields what lets models take turns on the device.
+
+    Args:
+        section: `MemorySection`.
+        swapping: What `swapping_of` returned.
+    """
+    if swapping is None:
         return
     counts = (
         section.limit is not None
@@ -115,24 +141,32 @@ def swap_effects(section: MemorySection) -> Iterator[Effect]:
         PREPARE,
         "SwapManager: models that are prepared take turns on the device "
         f"beyond {section.swap_threshold_mb:g} MiB",
-        _Swapping(int(section.swap_threshold_mb * _MIB)),
+        swapping,
         None if counts else "the allocator of this CPU counts nothing",
     )
 
 
-class _Swapping:
-    """Lets the models that are prepared take turns on the device."""
+class Swapping:
+    """Lets the models that are prepared take turns on the device.
+
+    Args:
+        threshold_bytes: Integer. As for `SwapManager`.
+
+    Attributes:
+        manager: `SwapManager`, or `None` before the first model.
+    """
 
     def __init__(self, threshold_bytes: int) -> None:
         self._threshold_bytes = threshold_bytes
-        self._manager: SwapManager | None = None
+        self.manager: SwapManager | None = None
 
     def __call__(self, model: keras.Model) -> keras.Model:
-        if self._manager is None:
-            self._manager = SwapManager(
+        """Adds a model and returns it."""
+        if self.manager is None:
+            self.manager = SwapManager(
                 swap_threshold_bytes=self._threshold_bytes
             )
-        self._manager.add(model.name, model)
+        self.manager.add(model.name, model)
         return model
 
 

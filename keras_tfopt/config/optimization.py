@@ -213,7 +213,8 @@ class Optimization:
             report: `TuningReport`.
         """
         data = yaml.safe_load(self.to_yaml())["tensorflow_optimization"]
-        data.get("memory", {}).pop("mixed_precision", None)
+        for key in ("mixed_precision", "checkpoint_gradients", "offload"):
+            data.get("memory", {}).pop(key, None)
         for name, section in report.sections().items():
             data[name] = {**data.get(name, {}), **section}
         return self.from_dict({"tensorflow_optimization": data})

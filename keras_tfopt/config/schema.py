@@ -99,6 +99,10 @@ def _segment(value: object) -> object:
     return value
 
 
+def _names(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
 class MemorySection(_Section):
     """What training may take, and what it does when that is not enough."""
 
@@ -131,6 +135,15 @@ class MemorySection(_Section):
     ] = None
     """Whether the backward pass computes activations again, and how many
     layers make a segment; `true` takes the root of the number of layers."""
+    offload: Annotated[
+        tuple[Literal["activations", "slots", "frozen_weights"], ...] | None,
+        pydantic.BeforeValidator(
+            _names, json_schema_input_type=str | tuple[str, ...]
+        ),
+    ] = None
+    """What a GPU leaves to the memory of the host: `activations` that are kept
+    for what is computed again, optimizer `slots`, `frozen_weights`. The first
+    and the last need `checkpoint_gradients`."""
     swap_threshold_mb: Annotated[float, pydantic.Field(gt=0)] | None = None
     """Variables that are not in use go to the host when more than this many
     MiB are on the device."""
@@ -142,7 +155,19 @@ class MemorySection(_Section):
                 "expected one of growth_enabled and limit; TensorFlow takes "
                 "no limit for memory that grows"
             )
+        if self.offload is not None:
+            is_streamed = self.offload != ("slots",)
+            if not self.offload or (is_streamed and not self.remat_is_set):
+                raise ValueError(
+                    "expected checkpoint_gradients beside offload, or offload: "
+                    "slots"
+                )
         return self
+
+    @property
+    def remat_is_set(self) -> bool:
+        """Whether anything is computed again."""
+        return self.checkpoint_gradients is not None
 
 
 class DataSection(_Section):

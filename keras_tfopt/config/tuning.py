@@ -20,14 +20,18 @@ from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.training.batch import spec_of
 from keras_tfopt.training.batch import static_rows
 from keras_tfopt.training.batch import to_tensors
+from keras_tfopt.training.placement import is_computed_on_host
 from keras_tfopt.training.plan_trial import PlanTrial
 from keras_tfopt.training.plan_trial import measure_by_turns
+from keras_tfopt.training.remat import segment_length
 
 # Steps whose losses are compared, and rounds of a measurement.
 _STEPS = 3
 _ROUNDS = 7
 # Less of a gain may be noise.
 _LEAST_GAIN = 0.02
+# Remarks on what does not fit.
+_TOO_LARGE = ("out of memory", "needs more memory than it may")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,11 +76,19 @@ class Tuning:
         self._baseline: PlanTrial | None = None
         self._best: PlanTrial | None = None
         self._policy: str | None = None
+        self._is_short = False
+        self._remark = ""
 
     def run(self) -> TuningReport:
         """Tries everything in turn and returns what was found."""
         self._try("baseline", self._model, ExecutionPlan())
-        for name in ("mixed precision", "XLA", "micro-batches"):
+        for name in (
+            "mixed precision",
+            "XLA",
+            "micro-batches",
+            "remat",
+            "remat and offload",
+        ):
             if time.perf_counter() > self._deadline:
                 self._leave_out(name, "the time is used up")
                 continue
@@ -85,8 +97,10 @@ class Tuning:
             elif name == "XLA":
                 plan = dataclasses.replace(self._plan, jit_compile=True)
                 self._try(name, self._best_model, plan)
-            else:
+            elif name == "micro-batches":
                 self._try_microbatches(name)
+            else:
+                self._try_remat(name, "offload" in name)
         return TuningReport(
             tuple(self._rows), self._plan, self._policy, self._speedup()
         )
@@ -123,6 +137,32 @@ class Tuning:
             if not is_better and self._best is not None:
                 return
 
+    def _try_remat(self, name: str, offloads: bool) -> None:
+        """Recomputes layers for larger micro-batches than fit without."""
+        if not self._is_short:
+            self._leave_out(name, "memory is not short")
+            return
+        if offloads and is_computed_on_host(self._model):
+            self._leave_out(name, "there is no memory but the host's")
+            return
+        rows = static_rows(spec_of(self._batch)) or 1
+        least = 0 if self._best is None else self._plan.rows_of_microbatch(rows)
+        plan = dataclasses.replace(
+            self._plan.compiled(self._plan.jit_compile and not offloads),
+            remat=segment_length(self._best_model),
+            offload=("activations",) if offloads else None,
+            microbatch_size=None,
+        )
+        size = rows
+        while size > least:
+            title = f"{name}, {size} rows"
+            if self._try(title, self._best_model, plan):
+                return
+            if self._remark not in _TOO_LARGE or size == 1:
+                return
+            size = -(-size // 2)
+            plan = dataclasses.replace(plan, microbatch_size=size)
+
     def _try(self, name: str, model: keras.Model, plan: ExecutionPlan) -> bool:
         """Measures a plan beside the best one, and keeps the better."""
         try:
@@ -134,16 +174,22 @@ class Tuning:
                 raise
             reason = type(error).__name__
             if is_out_of_memory(error):
-                reason = "out of memory"
+                reason = _TOO_LARGE[0]
+            self._note(reason)
             self._leave_out(name, reason)
             return False
         objection = self._objection(trial)
+        self._note(objection)
         self._add_row(name, trial, objection)
         if objection:
             return False
         self._baseline = self._baseline or trial
         self._best = trial
         return True
+
+    def _note(self, remark: str) -> None:
+        self._remark = remark
+        self._is_short = self._is_short or remark in _TOO_LARGE
 
     def _objection(self, trial: PlanTrial) -> str:
         """Returns why a trial is not kept, or `""`."""
@@ -152,7 +198,7 @@ class Tuning:
         if limit and stats and trial.peak_bytes:
             room = self._limits.max_utilization * limit
             if stats.current_bytes + trial.peak_bytes > room:
-                return "needs more memory than it may"
+                return _TOO_LARGE[1]
         if self._baseline is None or self._best is None:
             return ""
         difference = trial.loss_difference(self._baseline)

@@ -62,10 +62,15 @@ class TuningReport:
         if self.plan.microbatch_size is not None:
             size = self.plan.microbatch_size
             sections["distribution"] = {"microbatch_size": size}
+        memory: dict[str, Any] = {}
         if self.policy is not None:
             dtype = self.policy.removeprefix("mixed_")
-            sections["memory"] = {"mixed_precision": {"compute_dtype": dtype}}
-        return sections
+            memory["mixed_precision"] = {"compute_dtype": dtype}
+        if self.plan.remat is not None:
+            memory["checkpoint_gradients"] = self.plan.remat
+        if self.plan.offload is not None:
+            memory["offload"] = list(self.plan.offload)
+        return {**sections, "memory": memory} if memory else sections
 
     def to_json(self) -> str:
         """Returns everything as JSON."""

@@ -20,6 +20,7 @@ from keras_tfopt.memory.swap_budget import SwapBudget
 from keras_tfopt.memory.swap_counters import SwapCounters
 from keras_tfopt.memory.swap_counters import ThrashDetector
 from keras_tfopt.memory.swap_group import SwapGroup
+from keras_tfopt.memory.swap_group import check_disjoint
 from keras_tfopt.memory.swap_group import unbuilt_bytes
 from keras_tfopt.memory.swap_group import variables_getter
 from keras_tfopt.memory.swap_tier import SwapTier
@@ -121,6 +122,7 @@ class SwapManager:
         # Held by whoever lets groups leave, before the lock of any group.
         self._lock = threading.RLock()
         self._prefetcher: concurrent.futures.ThreadPoolExecutor | None = None
+        self._is_paused = False
 
     def __enter__(self) -> "SwapManager":
         """Returns itself."""
@@ -172,7 +174,7 @@ class SwapManager:
         )
         with self._lock:
             self._make_room(unbuilt_bytes(variables))
-            self._check_disjoint(group)
+            check_disjoint(group, self._groups.values())
             group.last_use = next(self._uses)
             self._groups[name] = group
             if isinstance(variables, keras.Model):
@@ -263,6 +265,23 @@ class SwapManager:
             self._prefetcher = concurrent.futures.ThreadPoolExecutor(1)
         return self._prefetcher.submit(self._prefetch, group)
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether the device may not hold more than it does."""
+        return self._is_paused
+
+    def pause(self) -> None:
+        """Brings back only what is used, for as much as leaves; any thread.
+
+        Groups that are prefetched wait on the host, and for one that a step
+        needs, others leave first, even if the budget has room for both.
+        """
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Goes by the budget again; from any thread."""
+        self._is_paused = False
+
     def close(self) -> None:
         """Brings everything back and forgets all groups and models.
 
@@ -283,7 +302,7 @@ class SwapManager:
         with group.lock:
             if group.is_resident:
                 return True
-            if self._excess(group.bytes) > 0:
+            if self._is_paused or self._excess(group.bytes) > 0:
                 group.stage()
             else:
                 group.is_arriving = True
@@ -319,9 +338,12 @@ class SwapManager:
         self, needed_bytes: int, wanted: SwapGroup | None = None
     ) -> None:
         """Lets the least recently used groups leave until there is room."""
+        freed_bytes = 0
         for group in self._leavable(wanted):
-            if self._excess(needed_bytes) <= 0:
+            is_short = self._is_paused and freed_bytes < needed_bytes
+            if self._excess(needed_bytes) <= 0 and not is_short:
                 return
+            freed_bytes += group.bytes
             self._evict(group)
         if wanted is not None and self._excess(needed_bytes) > 0:
             _logger.info(
@@ -374,17 +396,3 @@ class SwapManager:
             names += [group] if known is None else known
         self._check_names(names)
         return names
-
-    def _check_disjoint(self, added: SwapGroup) -> None:
-        owners = {
-            id(variable): group.name
-            for group in self._groups.values()
-            for variable in group.variables()
-        }
-        for variable in added.variables():
-            if id(variable) in owners:
-                raise ValueError(
-                    "A variable is in one group only. Received: "
-                    f"{variable.name} for '{added.name}', which is in "
-                    f"'{owners[id(variable)]}'. Expected: another variable."
-                )

@@ -1,6 +1,7 @@
 """Variables that are used together, and leave the device together."""
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Sequence
 import functools
 import threading
@@ -122,6 +123,30 @@ def variables_getter(
             "built, or called on a batch."
         )
     return functools.partial(_variables_of, model)
+
+
+def check_disjoint(added: SwapGroup, groups: Iterable[SwapGroup]) -> None:
+    """Raises if a variable of a group is in another one.
+
+    Args:
+        added: `SwapGroup`.
+        groups: The others.
+
+    Raises:
+        ValueError: If one is.
+    """
+    owners = {
+        id(variable): group.name
+        for group in groups
+        for variable in group.variables()
+    }
+    for variable in added.variables():
+        if id(variable) in owners:
+            raise ValueError(
+                "A variable is in one group only. Received: "
+                f"{variable.name} for '{added.name}', which is in "
+                f"'{owners[id(variable)]}'. Expected: another variable."
+            )
 
 
 def unbuilt_bytes(variables: keras.Model | Sequence[Any]) -> int:

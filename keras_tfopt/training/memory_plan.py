@@ -1,5 +1,6 @@
 """Finding the largest micro-batch that fits, before the first step."""
 
+from collections.abc import Sequence
 import dataclasses
 import gc
 import time
@@ -15,11 +16,15 @@ from keras_tfopt.memory.allocator import read_allocator_stats
 from keras_tfopt.memory.limit import default_device
 from keras_tfopt.memory.limit import device_limit_bytes
 from keras_tfopt.plan import ExecutionPlan
+from keras_tfopt.plan import Offload
 from keras_tfopt.training.batch import to_tensors
 from keras_tfopt.training.failure import Remedy
 from keras_tfopt.training.memory_probe import Probe
 from keras_tfopt.training.memory_probe import Prober
 from keras_tfopt.training.memory_probe import search
+from keras_tfopt.training.placement import bytes_of
+from keras_tfopt.training.placement import is_computed_on_host
+from keras_tfopt.training.placement import slots_of
 from keras_tfopt.training.remat import lowest_remat
 
 _MIB = 2**20
@@ -52,14 +57,13 @@ class MemoryPlan:
         """Returns the search as lines of text."""
         lines = [f"limit {self.limit_bytes / _MIB:.1f} MiB"]
         for probe in self.probes:
-            again = " with remat" if probe.remat is not None else ""
             lines.append(
-                f"micro-batch of {probe.microbatch_size}{again}: "
+                f"micro-batch of {probe.microbatch_size}{probe.extras}: "
                 f"{probe.peak_bytes / _MIB:.1f} MiB"
             )
         size = self.plan.microbatch_size or "the whole batch"
-        again = " with remat" if self.plan.remat is not None else ""
-        lines.append(f"chosen: {size}{again}, in {self.seconds:.1f} s")
+        chosen = f"{size}{self.plan.extras}"
+        lines.append(f"chosen: {chosen}, in {self.seconds:.1f} s")
         if self.reason:
             lines.append(self.reason)
         return "\n".join(lines)
@@ -72,6 +76,7 @@ def plan_memory(
     max_utilization: float = 0.85,
     limit_bytes: int | None = None,
     remat: bool = True,
+    offload: bool = True,
 ) -> MemoryPlan:
     """Finds the fastest plan that fits, without running out of memory.
 
@@ -80,8 +85,10 @@ def plan_memory(
     below in proportion: a line through small sizes errs by up to half.
 
     The whole batch is chosen where it fits. Where it does not, the largest
-    micro-batch that fits as it is, or the largest one that fits with
-    rematerialization, whichever was clearly faster when measured.
+    micro-batch that fits as it is, the largest one that fits with
+    rematerialization, or on a GPU the largest one where the host keeps what is
+    computed again: the later ones where they were clearly faster when measured.
+    Where none of them fits, the optimizer's slots go to the host.
 
     Example:
 
@@ -109,6 +116,8 @@ def plan_memory(
             `max_utilization`. Defaults to that share of the device's limit.
         remat: Boolean. Whether rematerialization may be chosen. Defaults to
             `True`.
+        offload: Boolean. Whether the host may keep what a device with memory of
+            its own has no room for. Defaults to `True`.
 
     Returns:
         `MemoryPlan`.
@@ -133,16 +142,21 @@ def plan_memory(
     limit = _limit(device, max_utilization, limit_bytes)
     batch = to_tensors(batch)
     check_rows(batch)
-    plain = Prober(model, batch, device)
-    commit_bytes = plain.commit_bytes()
-    found = search(plain, limit) if commit_bytes <= limit else None
-    probes = list(plain.probes)
-    reason = ""
-    if remat and commit_bytes <= limit:
-        is_whole = found is not None and found.microbatch_size == plain.rows
-        if not is_whole:
-            other = _search_remat(model, batch, device, limit, found, probes)
-            found, reason = _choose(found, other)
+    candidates = _Candidates(model, batch, device, remat, offload)
+    commit_bytes = candidates.plain.commit_bytes()
+    found, reason = choose(candidates.search(limit, commit_bytes))
+    slots_bytes = candidates.movable_slots_bytes()
+    moves_slots = found is None and slots_bytes > 0
+    if moves_slots:
+        # Probes run with the slots where they are.
+        found, reason = choose(
+            candidates.search(limit + slots_bytes, commit_bytes)
+        )
+        reason = f"{reason}; " * bool(reason) + (
+            f"the optimizer's slots, {slots_bytes / _MIB:.1f} MiB, go to the "
+            "host"
+        )
+    probes = candidates.probes
     if found is None:
         raise OutOfMemoryError(
             "A step does not fit into memory with one row at a time. Received: "
@@ -151,10 +165,12 @@ def plan_memory(
         )
     size = found.microbatch_size
     plan = ExecutionPlan(
-        microbatch_size=None if size == plain.rows else size,
-        jit_compile=bool(model.jit_compile),
+        microbatch_size=None if size == candidates.plain.rows else size,
         remat=found.remat,
-    )
+        offload=(*(found.offload or ()), *["slots"] * moves_slots) or None,
+    ).compiled(bool(model.jit_compile))
+    if plan.streams and model.jit_compile:
+        reason += "; without XLA, which cannot offload"
     seconds = time.perf_counter() - start
     return MemoryPlan(plan, limit, commit_bytes, probes, seconds, reason)
 
@@ -179,11 +195,18 @@ class PlanAhead(Remedy):
     Args:
         max_utilization: Float in (0, 1]. As for `plan_memory`.
         remat: Boolean. As for `plan_memory`. Defaults to `True`.
+        offload: Boolean. As for `plan_memory`. Defaults to `True`.
     """
 
-    def __init__(self, max_utilization: float, remat: bool = True) -> None:
+    def __init__(
+        self,
+        max_utilization: float,
+        remat: bool = True,
+        offload: bool = True,
+    ) -> None:
         check_utilization(max_utilization)
         self._remat = remat
+        self._offload = offload
         self._max_utilization = max_utilization
 
     def prepare(
@@ -195,6 +218,7 @@ class PlanAhead(Remedy):
             batch,
             max_utilization=self._max_utilization,
             remat=self._remat and plan.remat is None,
+            offload=self._offload and plan.offload is None,
         )
         reason = (
             f"planned for {found.limit_bytes / _MIB:.0f} MiB with "
@@ -203,54 +227,106 @@ class PlanAhead(Remedy):
         if found.reason:
             reason += f"; {found.reason}"
         planned = plan.split_like(found.plan)
-        if found.plan.remat is not None:
-            planned = dataclasses.replace(planned, remat=found.plan.remat)
-        return planned, reason
+        jit_compile = planned.jit_compile
+        planned = dataclasses.replace(
+            planned.compiled(False),
+            remat=found.plan.remat or plan.remat,
+            offload=found.plan.offload or plan.offload,
+        )
+        return planned.compiled(jit_compile), reason
 
 
-def _search_remat(
-    model: keras.Model,
-    batch: Any,
-    device: str,
-    limit: int,
-    plain: Probe | None,
-    probes: list[Probe],
-) -> Probe | None:
-    """Returns the probe of the largest size that fits with remat.
+class _Candidates:
+    """The ways to run a step in less memory, measured.
 
     Args:
         model: A compiled Keras model.
         batch: Nest of tensors.
         device: String.
-        limit: Integer. Bytes.
-        plain: `Probe` of the largest size that fits without, or `None`.
-        probes: List that takes the probes.
+        remat: Boolean. Whether layers may be computed again.
+        offload: Boolean. Whether the host may keep something.
+
+    Attributes:
+        plain: `Prober` of the step as it is.
+        probes: List of `Probe`, in the order of the search.
     """
-    size = 1 if plain is None else plain.microbatch_size
-    remat = lowest_remat(model, take_rows(batch, 0, size))
-    if remat is None:
-        return None
-    prober = Prober(model, batch, device, remat)
-    found = search(prober, limit, size)
-    probes += prober.probes
-    return found
+
+    def __init__(
+        self,
+        model: keras.Model,
+        batch: Any,
+        device: str,
+        remat: bool,
+        offload: bool,
+    ) -> None:
+        self.plain = Prober(model, batch, device)
+        self.probes: list[Probe] = []
+        self._model = model
+        self._batch = batch
+        self._device = device
+        self._recomputes = remat
+        self._offloads = offload and not is_computed_on_host(model)
+
+    def movable_slots_bytes(self) -> int:
+        """Returns what leaves the device with the optimizer's slots."""
+        return sum(map(bytes_of, slots_of(self._model))) * self._offloads
+
+    def search(self, limit: int, commit_bytes: int) -> list[Probe]:
+        """Returns the largest probes that fit, the simplest first.
+
+        Args:
+            limit: Integer. Bytes that a step may use.
+            commit_bytes: Integer. What the update needs, whatever the step.
+        """
+        if commit_bytes > limit:
+            return []
+        found = [self._largest(self.plain, limit, 1)]
+        size = 1 if found[0] is None else found[0].microbatch_size
+        if not self._recomputes or size == self.plain.rows:
+            return [one for one in found if one is not None]
+        remat = lowest_remat(self._model, take_rows(self._batch, 0, size))
+        offloads: list[Offload] = [None, ("activations",)]
+        for offload in offloads[: 1 + self._offloads]:
+            if remat is not None:
+                prober = Prober(
+                    self._model, self._batch, self._device, remat, offload
+                )
+                found.append(self._largest(prober, limit, size))
+        return [one for one in found if one is not None]
+
+    def _largest(self, prober: Prober, limit: int, start: int) -> Probe | None:
+        known = len(prober.probes)
+        found = search(prober, limit, start)
+        self.probes += prober.probes[known:]
+        return found
 
 
-def _choose(
-    plain: Probe | None, other: Probe | None
-) -> tuple[Probe | None, str]:
-    """Returns the better of two probes, and why."""
-    if other is None:
-        return plain, ""
-    if plain is None:
-        return other, "without remat not even one row at a time fits"
-    figures = (
-        f"{other.microbatch_size} rows at a time with remat make "
-        f"{other.rows_per_second:.0f} rows a second, "
-        f"{plain.microbatch_size} without {plain.rows_per_second:.0f}"
-    )
-    is_faster = other.rows_per_second > _CLEARLY_FASTER * plain.rows_per_second
-    return (other if is_faster else plain), figures
+def choose(candidates: Sequence[Probe]) -> tuple[Probe | None, str]:
+    """Returns the best of some probes, and why.
+
+    Args:
+        candidates: Sequence of `Probe` that fit, the simplest first. One that
+            computes or moves more must be clearly faster.
+    """
+    if not candidates:
+        return None, ""
+    best = candidates[0]
+    for other in candidates[1:]:
+        if other.rows_per_second > _CLEARLY_FASTER * best.rows_per_second:
+            best = other
+    figures = [
+        f"{one.microbatch_size} rows at a time{one.extras} make "
+        f"{one.rows_per_second:.0f} rows a second"
+        for one in candidates
+    ]
+    reasons = []
+    if candidates[0].remat is not None:
+        reasons = ["without remat not even one row at a time fits"]
+        if candidates[0].offload is not None:
+            reasons = ["without offload not even one row at a time fits"]
+    if len(candidates) > 1:
+        reasons.append(", ".join(figures))
+    return best, "; ".join(reasons)
 
 
 def _limit(device: str, max_utilization: float, limit_bytes: int | None) -> int:

@@ -15,7 +15,9 @@ from keras_tfopt.errors import is_out_of_memory
 from keras_tfopt.memory.allocator import PeakReading
 from keras_tfopt.memory.allocator import PeakWindow
 from keras_tfopt.plan import ExecutionPlan
+from keras_tfopt.plan import Offload
 from keras_tfopt.plan import Remat
+from keras_tfopt.plan import extras_of
 from keras_tfopt.training.batch import spec_of
 from keras_tfopt.training.batch import static_rows
 from keras_tfopt.training.commit import CommitLog
@@ -48,12 +50,20 @@ class Probe:
         remat: What is computed again, as for `ExecutionPlan`. Defaults to
             `None`.
         rows_per_second: Float. Defaults to 0, where it was not timed.
+        offload: What the host keeps, as for `ExecutionPlan`. Defaults to
+            `None`.
     """
 
     microbatch_size: int
     peak_bytes: int
     remat: Remat = None
     rows_per_second: float = 0.0
+    offload: Offload = None
+
+    @property
+    def extras(self) -> str:
+        """What saves memory beside the micro-batch, in words."""
+        return extras_of(self.remat, self.offload)
 
 
 class Prober:
@@ -64,6 +74,8 @@ class Prober:
         batch: Nest of tensors.
         device: String. Name of the logical device that computes.
         remat: What is computed again, as for `ExecutionPlan`. Defaults to
+            `None`.
+        offload: What the host keeps, as for `ExecutionPlan`. Defaults to
             `None`.
 
     Attributes:
@@ -77,13 +89,15 @@ class Prober:
         batch: Any,
         device: str,
         remat: Remat = None,
+        offload: Offload = None,
     ) -> None:
         self._batch = batch
         # Monitors may reset the allocator's own peak meanwhile.
         self._window = PeakWindow(device)
         self._model = model
         self._remat = remat
-        plan = ExecutionPlan(microbatch_size=1, remat=remat)
+        self._offload = offload
+        plan = ExecutionPlan(microbatch_size=1, remat=remat, offload=offload)
         self._step: SplitStep = split_step(
             model, spec_of(batch), batch, TRAINING, plan
         )
@@ -109,7 +123,7 @@ class Prober:
             return None
         seconds = time.perf_counter() - start
         peak = self._stats().peak_bytes
-        probe = Probe(size, peak, self._remat, rows / seconds)
+        probe = Probe(size, peak, self._remat, rows / seconds, self._offload)
         self.probes.append(probe)
         return probe
 

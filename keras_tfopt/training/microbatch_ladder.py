@@ -14,6 +14,7 @@ from keras_tfopt.memory.limit import device_limit_bytes
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.training.failure import Remedy
 from keras_tfopt.training.failure import StepFailure
+from keras_tfopt.training.offload_remedy import OffloadRemedy
 from keras_tfopt.training.remat_remedy import RematRemedy
 
 
@@ -31,6 +32,8 @@ class MicrobatchLadder(Remedy):
             micro-batch is tried; `None` never tries.
         remat: `RematRemedy` for what the smallest micro-batch does not solve,
             or `None`. Defaults to `None`.
+        offload: `OffloadRemedy` for what that does not solve, or `None`.
+            Defaults to `None`.
     """
 
     def __init__(
@@ -39,11 +42,13 @@ class MicrobatchLadder(Remedy):
         min_microbatch_size: int,
         grow_after: int | None,
         remat: RematRemedy | None = None,
+        offload: OffloadRemedy | None = None,
     ) -> None:
         self._original = plan
         self._min_size = min_microbatch_size
         self._grow_after = grow_after
-        self._remat = remat
+        self._last_resorts = [one for one in (remat, offload) if one]
+        self._offload = offload
         self._good_steps = 0
         self._failures: dict[str, dict[int, int]] = {}
         self._rows: dict[str, int] = {}
@@ -53,11 +58,11 @@ class MicrobatchLadder(Remedy):
         self, model: keras.Model, batch: Any, plan: ExecutionPlan
     ) -> None:
         """Looks at the first batch."""
-        if self._remat is not None:
-            self._remat.prepare(model, batch)
+        for resort in self._last_resorts:
+            resort.prepare(model, batch)
 
     def propose(self, failure: StepFailure) -> tuple[ExecutionPlan, str] | None:
-        """Returns a plan with half the micro-batch, or with remat, or `None`.
+        """Returns a plan with half the micro-batch, with remat or offload.
 
         Raises:
             OutOfMemoryError: If the micro-batch must not be smaller.
@@ -66,7 +71,9 @@ class MicrobatchLadder(Remedy):
             return None
         if isinstance(failure.error, OutOfMemoryError):
             # Raised by us, where the size of the micro-batch does not matter.
-            return None
+            if self._offload is None:
+                return None
+            return self._offload.propose_for_slots(failure)
         size = failure.plan.rows_of_microbatch(failure.rows)
         key = _key(failure.shape_key, failure.plan)
         sizes = self._failures.setdefault(key, {})
@@ -75,8 +82,8 @@ class MicrobatchLadder(Remedy):
         rows = max(failure.rows, self._rows.get(failure.shape_key, 0))
         self._rows[failure.shape_key] = rows
         if size <= self._min_size:
-            if self._remat is not None:
-                found = self._remat.propose(failure, size)
+            for resort in self._last_resorts:
+                found = resort.propose(failure, size)
                 if found is not None:
                     return found
             raise OutOfMemoryError(
@@ -154,13 +161,14 @@ class MicrobatchLadder(Remedy):
 
 def _key(shape_key: str, plan: ExecutionPlan) -> str:
     """Names what failures say something about: batches and their cost."""
-    return shape_key if plan.remat is None else f"{shape_key} {plan.remat}"
+    costs = [str(one) for one in (plan.remat, plan.offload) if one is not None]
+    return " ".join([shape_key, *costs])
 
 
 def _describe_end(failure: StepFailure, size: int) -> str:
     rows = failure.rows or 1
     tried = [
-        str(plan.rows_of_microbatch(rows)) + (" with remat" * bool(plan.remat))
+        str(plan.rows_of_microbatch(rows)) + plan.extras
         for plan in failure.tried
     ]
     return (

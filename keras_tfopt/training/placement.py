@@ -11,6 +11,7 @@ from keras_tfopt import _compat_memory
 from keras_tfopt.accumulation.host_memory import HOST
 from keras_tfopt.accumulation.host_memory import is_on_host
 from keras_tfopt.accumulation.host_memory import is_worth_moving
+from keras_tfopt.memory.limit import default_device
 from keras_tfopt.plan import ExecutionPlan
 
 _ATTRIBUTE = "_keras_tfopt_placement"
@@ -111,6 +112,12 @@ def frozen_weights_of(model: keras.Model) -> list[keras.Variable]:
     )
 
 
+def bytes_of(variable: keras.Variable) -> int:
+    """Returns the bytes of a variable's value."""
+    stored = _stored(variable)
+    return stored.shape.num_elements() * stored.dtype.size
+
+
 def compute_device(model: keras.Model) -> str | None:
     """Returns the device of what a model trains; `None` if that is nothing."""
     for variable in model.trainable_variables:
@@ -120,8 +127,7 @@ def compute_device(model: keras.Model) -> str | None:
 
 def is_computed_on_host(model: keras.Model) -> bool:
     """Whether there is no other memory than the host's."""
-    device = compute_device(model)
-    return device is not None and is_on_host(device)
+    return is_on_host(compute_device(model) or f"device:{default_device()}")
 
 
 def _large(variables: Any) -> list[keras.Variable]:

@@ -1,5 +1,6 @@
 """Rematerialization of models, chosen by numbers, names or bytes."""
 
+import math
 from typing import Any
 
 import keras
@@ -126,6 +127,18 @@ def remove_remat(target: keras.layers.Layer) -> None:
     drop_remat(target)
     if hasattr(target, "change_plan"):
         target.change_plan(target.plan.recomputing(None), "remove_remat")
+
+
+def segment_length(model: keras.Model) -> int:
+    """Returns how many layers to recompute together without measuring.
+
+    Kept are the inputs of all segments and the activations of one of them, of
+    which the root makes the least. Where calls are not known, it is each layer
+    by itself.
+    """
+    if functional_part(model) is None:
+        return 1
+    return max(1, round(math.sqrt(len(model.layers))))
 
 
 def spans_as_remat(model: keras.Model, spans: list[Span]) -> Remat:

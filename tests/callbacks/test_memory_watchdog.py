@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras_tfopt import AccumModel
 from keras_tfopt import callbacks
 from keras_tfopt.memory import PeakWindow
+from keras_tfopt.memory import SwapManager
 from keras_tfopt.memory import read_allocator_stats
 from tests import models
 from tests import subprocesses
@@ -112,6 +113,23 @@ def test_readings(counting):
         assert reading.seconds > 0
     assert watchdog.breaches == ()
     assert watching_threads() == []
+
+
+def test_nothing_is_swapped_in_while_memory_is_short(counting):
+    swap = SwapManager(budget_bytes=2**30)
+    paused = []
+    watchdog = callbacks.MemoryWatchdog(
+        interval_seconds=SOON,
+        limit_bytes=1024,
+        swap_manager=swap,
+        on_reading=lambda reading: paused.append(swap.is_paused),
+    )
+    model = models.regressor(keras.Model)
+    models.fit(model, epochs=1, callbacks=[watchdog, Wait(watchdog)])
+    assert len(paused) > 2
+    assert all(paused)
+    # Nobody would let it go on.
+    assert not swap.is_paused
 
 
 def test_others_who_follow_the_peak_keep_theirs(counting):

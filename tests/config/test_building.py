@@ -33,6 +33,7 @@ VALUES = {
     "memory.leak_detection": True,
     "memory.mixed_precision": True,
     "memory.checkpoint_gradients": True,
+    "memory.offload": "activations",
     "memory.swap_threshold_mb": 7,
     "data.monitor": False,
     "checkpoint.dir": "other",
@@ -54,6 +55,7 @@ VALUES = {
 BESIDE = {
     "distribution.communication": {"strategy": "auto"},
     "distribution.cross_device_ops": {"strategy": "auto"},
+    "memory.offload": {"checkpoint_gradients": True},
     "checkpoint": {"dir": "backup"},
     "monitoring.metrics_addr": {"metrics_port": 0},
 }

@@ -11,6 +11,7 @@ from keras_tfopt.config import tuning
 from keras_tfopt.config.schema import MixedPrecision
 from keras_tfopt.config.tuning import Tuning
 from keras_tfopt.config.tuning import TuningLimits
+from keras_tfopt.memory import AllocatorStats
 from keras_tfopt.plan import ExecutionPlan
 
 
@@ -64,11 +65,49 @@ def test_chooses_what_measures_best(batch, monkeypatch):
         "XLA": "kept",
         "micro-batches of 4": "kept",
         "micro-batches of 2": "not faster",
+        "remat": "not tried: memory is not short",
+        "remat and offload": "not tried: memory is not short",
     }
     run = Optimization.from_dict({"tensorflow_optimization": {}})
     chosen = run.with_tuning(report).configuration
     assert chosen.compilation.mode == "on"
     assert chosen.distribution.microbatch_size == 4
+
+
+def test_layers_are_recomputed_where_memory_is_short(batch, monkeypatch):
+    """The allocator's figures are set: this one counts nothing."""
+
+    def peak(trial):
+        rows = trial.plan.rows_of_microbatch(8)
+        return rows * (1 if trial.plan.remat else 2)
+
+    def measure(trials, rounds):
+        for trial in trials:
+            trial.seconds = 8 / trial.plan.rows_of_microbatch(8)
+            trial.peak_bytes = peak(trial)
+
+    monkeypatch.setattr(tuning, "measure_by_turns", measure)
+    monkeypatch.setattr(tuning, "device_limit_bytes", lambda device: 10)
+    monkeypatch.setattr(
+        tuning, "read_allocator_stats", lambda device: AllocatorStats(0, 0)
+    )
+    model = make_model(*[keras.layers.Dense(4) for _ in range(3)])
+
+    report = tune(model, batch)
+
+    assert remarks(report) == {
+        "baseline": "needs more memory than it may",
+        "mixed precision": "not tried: there is no GPU or TPU",
+        "XLA": "needs more memory than it may",
+        "micro-batches of 4": "kept",
+        "micro-batches of 2": "not faster",
+        "remat, 8 rows": "kept",
+        "remat and offload": "not tried: there is no memory but the host's",
+    }
+    assert report.plan == ExecutionPlan(remat=2)
+    chosen = Optimization.from_dict({"tensorflow_optimization": {}})
+    memory = chosen.with_tuning(report).configuration.memory
+    assert memory.checkpoint_gradients == 2
 
 
 def test_other_losses_are_not_kept(batch):
@@ -95,7 +134,7 @@ def test_what_xla_refuses_is_reverted(batch):
 
 def test_time_is_kept(batch):
     report = tune(make_model(), batch, budget_seconds=1e-9)
-    assert [row.is_kept for row in report.rows] == [True, False, False, False]
+    assert [row.is_kept for row in report.rows] == [True] + [False] * 5
     assert remarks(report)["XLA"] == "not tried: the time is used up"
 
 
@@ -126,7 +165,7 @@ def test_report_is_json_and_a_table(batch):
 
     assert [row["name"] for row in read["rows"]][0] == "baseline"
     assert math.isclose(read["speedup"], 1.0)
-    assert report.table().row_count == 4
+    assert report.table().row_count == 6
 
 
 def test_model_that_cannot_be_tried_is_refused(batch):

@@ -12,10 +12,14 @@ import tensorflow as tf
 from keras_tfopt import AccumModel
 from keras_tfopt.checkpoint.variables import snapshot
 from keras_tfopt.checkpoint.variables import variables_of
+from keras_tfopt.memory import HostMemory
 from keras_tfopt.memory import SwapManager
 from keras_tfopt.memory import swap_budget
 from keras_tfopt.memory.disk_store import DiskStore
 from keras_tfopt.memory.eviction import is_away
+from keras_tfopt.memory.readings import DeviceReading
+from keras_tfopt.memory.readings import MemoryReading
+from keras_tfopt.memory.swap_brake import SwapBrake
 from keras_tfopt.memory.swap_counters import SwapCounters
 from keras_tfopt.memory.swap_counters import ThrashDetector
 from tests import subprocesses
@@ -144,6 +148,37 @@ def by_turns(models, rounds=3):
             model.train_on_batch(X, X)
             model.evaluate(X, X, verbose=0)
             model.predict(X, verbose=0)
+
+
+def test_nothing_more_comes_while_memory_is_short():
+    with SwapManager(budget_bytes=4 * BYTES) as swap:
+        for number, name in enumerate("abc"):
+            swap.add(name, group(number))
+        swap.evict("a")
+        swap.pause()
+        assert swap.prefetch("a").result() is False
+        # A step that needs it never fails: another group leaves.
+        with swap.using("a"):
+            assert swap.resident == ("c", "a")
+        swap.resume()
+        assert swap.prefetch("b").result()
+        assert len(swap.resident) == 3
+
+
+def test_the_brake_has_hysteresis(caplog):
+    with SwapManager(budget_bytes=BYTES) as swap:
+        brake = SwapBrake(swap, max_utilization=0.8, hysteresis=0.1)
+        paused = []
+        for used in (None, 70, 81, 75, 71, 70, 75):
+            device = DeviceReading("GPU:0", peak_bytes=used, limit_bytes=100)
+            reading = MemoryReading(0.0, 0, 0.0, (device,), HostMemory())
+            brake.update(reading)
+            paused.append(swap.is_paused)
+        assert paused == [False, False, True, True, True, False, False]
+        assert len(caplog.records) == 2
+        swap.pause()
+        brake.release()
+        assert not swap.is_paused
 
 
 @pytest.mark.parametrize(

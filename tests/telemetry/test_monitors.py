@@ -6,6 +6,7 @@ import pytest
 from keras_tfopt import callbacks
 from keras_tfopt.memory import DriverReading
 from keras_tfopt.memory import HostMemory
+from keras_tfopt.memory import SwapManager
 from keras_tfopt.memory.fragmentation import Fragmentation
 from keras_tfopt.memory.leak_slope import LeakSlope
 from keras_tfopt.memory.readings import DeviceReading
@@ -21,6 +22,14 @@ def knowing_watchdog():
     reading = MemoryReading(0.0, 0, 0.0, (device,), HostMemory())
     watchdog._readings.append(reading)
     return watchdog
+
+
+def swapping_watchdog():
+    swap = SwapManager(budget_bytes=1)
+    for direction, size in (("out", 8), ("in", 5)):
+        swap.counters.note(direction, size, 0.1)
+    swap.counters.hits, swap.counters.misses = 3, 1
+    return callbacks.MemoryWatchdog(swap_manager=swap)
 
 
 def knowing_monitor():
@@ -45,6 +54,16 @@ def knowing_detector():
         (knowing_watchdog, {("memory_device_used_bytes", "GPU:0"): 7}),
         (knowing_monitor, {("memory_fragmentation_ratio", "GPU:0"): 0.25}),
         (
+            swapping_watchdog,
+            {
+                ("memory_swaps_total", "out"): 1,
+                ("memory_swaps_total", "in"): 1,
+                ("memory_swapped_bytes_total", "out"): 8,
+                ("memory_swapped_bytes_total", "in"): 5,
+                ("offload_hit_ratio", None): 0.75,
+            },
+        ),
+        (
             knowing_detector,
             {
                 ("memory_leak_bytes_per_epoch", "host"): 5.0,
@@ -57,7 +76,8 @@ def test_readings_are_of_the_catalogue(make, expected):
     found = {}
     for reading in make().metric_readings():
         assert set(metric_named(reading.name).labels) == set(reading.labels)
-        found[reading.name, reading.labels["device"]] = reading.value
+        (label,) = reading.labels.values() or (None,)
+        found[reading.name, label] = reading.value
     assert found == pytest.approx(expected)
 
 

@@ -17,11 +17,21 @@ from tensorflow.python.eager import context
 
 from keras_tfopt import AccumModel
 from keras_tfopt import ExecutionPlan
+from keras_tfopt import OutOfMemoryError
+from keras_tfopt import callbacks
+from keras_tfopt import plan_memory
 from keras_tfopt import trace_memory
+from keras_tfopt.benchmark.host_share import divide_cpu
+from keras_tfopt.benchmark.host_share import host_share
+from keras_tfopt.training.failure import StepFailure
+from keras_tfopt.training.memory_probe import Prober
+from keras_tfopt.training.offload_remedy import OffloadRemedy
+from keras_tfopt.training.placement import bytes_of
 from keras_tfopt.training.placement import placement_of
+from keras_tfopt.training.placement import slots_of
+from tests import builders
 from tests.equivalence import state_of
 
-CPU = tf.config.list_physical_devices("CPU")[0]
 DEVICE = "CPU:1"
 WIDTH = 32
 RANDOM = np.random.default_rng(0)
@@ -134,24 +144,13 @@ def described(node):
 
 
 def peaks(model, batch, plan):
-    """Returns the peak of all memory, and of what is not kept on the host.
-
-    Both logical CPUs have one allocator, but to keep a tensor on the host is a
-    real copy.
-    """
+    """Returns the peak of all memory, and of what is not kept on the host."""
     trace = trace_memory(model, batch, plan)
-    timeline = trace.timeline
-    kept = [a for a in timeline.allocations if "/to_host" in a.operation]
-    held = [
-        sum(a.bytes for a in kept if a.is_alive(seconds))
-        for seconds in timeline.seconds
-    ]
-    used = zip(timeline.in_use_bytes, held, strict=True)
-    base = timeline.in_use_bytes[0]
+    share = host_share(trace)
     return {
-        "all": trace.peak_bytes - base,
-        "device": max(u - h for u, h in used) - base,
-        "host": max(held),
+        "all": trace.peak_bytes - trace.timeline.in_use_bytes[0],
+        "device": share.device_bytes,
+        "host": share.host_bytes,
     }
 
 
@@ -175,6 +174,73 @@ def memory():
     }
 
 
+class Shortage:
+    """Has room for a step whose plan leaves the slots to the host."""
+
+    def __init__(self):
+        self.recovery = callbacks.OOMRecovery(16, grow_after=None)
+
+    def __call__(self, array):
+        events = self.recovery.plan_events
+        if not events or not events[-1].new.offloads("slots"):
+            raise MemoryError("no room")
+
+
+def recovery():
+    """Runs out of memory until the host holds what it can."""
+
+    def make(probe, **settings):
+        keras.utils.set_random_seed(0)
+        outputs = inputs = keras.Input((WIDTH,))
+        outputs = keras.layers.Dense(WIDTH, activation="tanh")(outputs)
+        outputs = keras.layers.Dropout(0.3, seed=1)(outputs)
+        outputs = builders.Probe(probe)(outputs)
+        outputs = keras.layers.Dense(WIDTH, activation="tanh")(outputs)
+        outputs = keras.layers.Dense(1)(outputs)
+        model = AccumModel(inputs, outputs, remat=1, **settings)
+        model.compile("adam", "mse")
+        return model
+
+    short = Shortage()
+    model = make(short)
+    model.fit(
+        X[:64],
+        Y[:64],
+        batch_size=32,
+        shuffle=False,
+        verbose=0,
+        callbacks=[short.recovery],
+    )
+    expected = make(None, microbatch_size=16)
+    expected.fit(X[:64], Y[:64], batch_size=32, shuffle=False, verbose=0)
+    remedy = OffloadRemedy()
+    remedy.prepare(model, None)
+    failure = StepFailure(OutOfMemoryError(), ExecutionPlan(), 1, "", ())
+    plan, reason = remedy.propose_for_slots(failure)
+    return {
+        "difference": difference(model, expected),
+        "offloads": [e.new.offload for e in short.recovery.plan_events],
+        "reasons": [e.reason for e in short.recovery.plan_events],
+        "for_slots": [plan.offload, reason],
+    }
+
+
+def planner():
+    """Plans for less memory than there is with the slots on the device."""
+    # Slots that outweigh what probes scatter by.
+    outputs = inputs = keras.Input((256,))
+    for _ in range(3):
+        outputs = keras.layers.Dense(256, activation="tanh")(outputs)
+    model = AccumModel(inputs, keras.layers.Dense(1)(outputs))
+    model.compile("adam", "mse")
+    batch = tf.ones((2048, 256)), tf.ones((2048, 1))
+    one_row = Prober(model, batch, "CPU:0").measure(1)
+    slots = sum(map(bytes_of, slots_of(model)))
+    limit = one_row.peak_bytes - slots // 4
+    found = plan_memory(model, batch, limit_bytes=limit)
+    return {"text": str(found), "offload": found.plan.offload}
+
+
 def replicas():
     """Compares training on two replicas."""
 
@@ -196,12 +262,13 @@ def replicas():
 
 
 def main():
-    halves = [tf.config.LogicalDeviceConfiguration()] * 2
-    tf.config.set_logical_device_configuration(CPU, halves)
+    divide_cpu()
     found = {"replicas": replicas()}
     with tf.device(DEVICE):
         found["comparisons"] = comparisons()
         found["moves"] = moves()
+        found["recovery"] = recovery()
+        found["planner"] = planner()
         found["memory"] = memory()
     sys.stdout.write(json.dumps(found) + "\n")
 

@@ -9,6 +9,8 @@ import pytest
 from keras_tfopt import AccumModel
 from keras_tfopt import ExecutionPlan
 from keras_tfopt import callbacks
+from keras_tfopt.training.memory_plan import choose
+from keras_tfopt.training.memory_probe import Probe
 from tests import models
 from tests import subprocesses
 from tests.equivalence import assert_same
@@ -76,6 +78,58 @@ def test_the_peak_of_the_device_falls(found, rows):
     assert kept["all"] == kept["device"]
     assert moved["device"] < 0.7 * kept["device"]
     assert moved["host"] > 0.3 * kept["device"]
+
+
+def test_recovery_offloads_one_thing_after_another(found):
+    recovery = found["recovery"]
+    assert recovery["difference"] < 1e-6
+    assert recovery["offloads"] == [
+        None,
+        ["activations"],
+        ["activations", "slots"],
+    ]
+    assert "the host keeps what is computed again" in recovery["reasons"][1]
+    assert "the host holds the slots" in recovery["reasons"][2]
+    # Without the micro-batches and the rest, where they cannot even be made.
+    offload, reason = recovery["for_slots"]
+    assert offload == ["slots"]
+    assert "do not fit" in reason
+
+
+def test_the_planner_weighs_all_and_moves_slots_where_nothing_fits(found):
+    text = found["planner"]["text"]
+    assert " with remat: " in text
+    assert " with remat and offload of activations: " in text
+    assert "the optimizer's slots" in text
+    assert "slots" in found["planner"]["offload"]
+
+
+def probe(speed, remat=None, offload=None):
+    return Probe(4, 2**20, remat, speed, offload)
+
+
+@pytest.mark.parametrize(
+    ("speeds", "chosen", "reason"),
+    [
+        ((100, 105, 130), 2, "4 rows at a time with remat make 105 rows"),
+        ((100, 125, 130), 1, "offload of activations make 130 rows a second"),
+        ((100, 105, 108), 0, "4 rows at a time make 100 rows a second"),
+        ((None, 100, 105), 1, "without remat not even one row"),
+        ((None, None, 100), 2, "without offload not even one row"),
+    ],
+    ids=str,
+)
+def test_what_computes_and_moves_more_must_be_clearly_faster(
+    speeds, chosen, reason
+):
+    ways = [(None, None), (1, None), (1, ("activations",))]
+    probes = [
+        None if speed is None else probe(speed, *way)
+        for speed, way in zip(speeds, ways, strict=True)
+    ]
+    found, why = choose([one for one in probes if one is not None])
+    assert found is probes[chosen]
+    assert reason in why
 
 
 def test_replicas_train_the_same(found):
