@@ -4,6 +4,8 @@ from typing import Any
 
 import keras
 
+from keras_tfopt import _compat
+from keras_tfopt.distribution.replicas import spans_workers
 from keras_tfopt.plan import PlanEvent
 from keras_tfopt.plan import check_positive_integer
 from keras_tfopt.training import guard_of
@@ -162,7 +164,13 @@ class OOMRecovery(keras.callbacks.Callback):
 
     def _may_recompute(self, role: str, guard: Any) -> bool:
         # Only training keeps activations, and a model's own step has no plan.
-        return self.remat and role == "train" and isinstance(guard, GuardedStep)
+        # Workers trace parts of different rows.
+        return (
+            self.remat
+            and role == "train"
+            and isinstance(guard, GuardedStep)
+            and not spans_workers(_compat.strategy_of(self.model))
+        )
 
     def _restore(self, role: str) -> None:
         # Validation registers long after a run is restored.

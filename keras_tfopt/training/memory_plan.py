@@ -186,6 +186,11 @@ class PlanAhead(Remedy):
         self._remat = remat
         self._max_utilization = max_utilization
 
+    @property
+    def decides_alike(self) -> bool:
+        """Whether workers decide so alike: each measures for itself."""
+        return False
+
     def prepare(
         self, model: keras.Model, batch: Any, plan: ExecutionPlan
     ) -> tuple[ExecutionPlan, str] | None:

@@ -12,10 +12,15 @@ from keras_tfopt.accumulation import UnsplittableError
 from keras_tfopt.accumulation.split import count_rows
 from keras_tfopt.accumulation.split import partition_by_count
 from keras_tfopt.accumulation.split import take_rows
+from keras_tfopt.distribution.agreement import Agreement
+from keras_tfopt.distribution.agreement import agreement_of
 from keras_tfopt.distribution.replicas import Replicas
 from keras_tfopt.distribution.replicas import is_synchronous
+from keras_tfopt.distribution.replicas import spans_workers
 from keras_tfopt.plan import ExecutionPlan
+from keras_tfopt.training.agreed_step import AgreedStepFunction
 from keras_tfopt.training.batch import to_tensors
+from keras_tfopt.training.failure import describe_batch
 from keras_tfopt.training.replicated_step import ReplicatedStepFunction
 from keras_tfopt.training.step_function import split_step_function
 from keras_tfopt.training.step_function import whole_step_function
@@ -32,6 +37,7 @@ class LocalFactory:
     def __init__(self, model: keras.Model) -> None:
         self._model = model
         self.convert = to_tensors
+        self.describe = describe_batch
 
     def is_shape_bound(self, plan: ExecutionPlan) -> bool:
         """Whether a plan's function is for one number of rows only.
@@ -61,6 +67,7 @@ class ReplicatedFactory:
     def __init__(self, model: keras.Model, replicas: Replicas) -> None:
         self._model = model
         self._replicas = replicas
+        self.describe = describe_batch
 
     def convert(self, batch: Any) -> list:
         """Returns a delivered batch as the list of the replicas' parts."""
@@ -86,25 +93,88 @@ class ReplicatedFactory:
                 self._model, self._replicas, spec, batch, plan, mode
             )
         except (BranchWriteError, UnsplittableError) as error:
-            if plan.is_split:
-                raise
-            warnings.warn(
-                f"'{self._model.name}' cannot be divided among replicas "
-                "exactly. Its step runs as Keras makes it: one that fails may "
-                f"leave a trace and is not run again. {error}",
-                stacklevel=2,
-            )
-            return StockStepFunction(
-                self._model, mode, self._replicas.distribute
-            )
+            return _stock(self._model, self._replicas, plan, mode, error)
 
 
-def step_factory(model: keras.Model) -> LocalFactory | ReplicatedFactory:
+class WorkersFactory:
+    """Makes the functions of a model whose replicas live in several processes.
+
+    Args:
+        model: A compiled Keras model.
+        agreement: `Agreement` of the workers of its strategy.
+    """
+
+    def __init__(self, model: keras.Model, agreement: Agreement) -> None:
+        self._model = model
+        self._replicas = agreement.replicas
+        self._agreement = agreement
+        self._facts: tuple[int | None, str] = (None, "")
+
+    def convert(self, batch: Any) -> list:
+        """Returns a delivered batch as the list of the parts of this worker."""
+        parts = self._replicas.local_parts(batch)
+        # A worker with one replica is delivered its part as it is.
+        return [to_tensors(part) for part in parts or [batch]]
+
+    def describe(self, batch: Any) -> tuple[int | None, str]:
+        """Returns what the workers agreed on for the batch that ran last."""
+        return self._facts
+
+    def is_shape_bound(self, plan: ExecutionPlan) -> bool:
+        """Whether a plan's function is for one number of rows only."""
+        return plan.jit_compile
+
+    def make(
+        self, spec: list, batch: list, plan: ExecutionPlan, mode: StepMode
+    ) -> Any:
+        """Makes a function; see `AgreedStepFunction`."""
+        try:
+            return AgreedStepFunction(
+                self._model,
+                self._agreement,
+                spec,
+                batch,
+                plan,
+                mode,
+                self._note,
+            )
+        except (BranchWriteError, UnsplittableError) as error:
+            return _stock(self._model, self._replicas, plan, mode, error)
+
+    def _note(self, rows: int, key: str) -> None:
+        self._facts = rows, key
+
+
+def step_factory(
+    model: keras.Model,
+) -> LocalFactory | ReplicatedFactory | WorkersFactory:
     """Returns what makes the functions of a model."""
     strategy = _compat.strategy_of(model)
-    if is_synchronous(strategy):
-        return ReplicatedFactory(model, Replicas(strategy))
-    return LocalFactory(model)
+    if not is_synchronous(strategy):
+        return LocalFactory(model)
+    if spans_workers(strategy):
+        return WorkersFactory(model, agreement_of(strategy))
+    return ReplicatedFactory(model, Replicas(strategy))
+
+
+def _stock(
+    model: keras.Model,
+    replicas: Replicas,
+    plan: ExecutionPlan,
+    mode: StepMode,
+    error: Exception,
+) -> StockStepFunction:
+    """Returns Keras' own step for what cannot be divided, unless it must be."""
+    if plan.is_split:
+        raise error
+    warnings.warn(
+        f"'{model.name}' cannot be divided among replicas exactly. Its step "
+        "runs as Keras makes it: one that fails may leave a trace and is not "
+        f"run again. {error}",
+        stacklevel=3,
+    )
+    spans = replicas.total > replicas.count
+    return StockStepFunction(model, mode, replicas.distribute, spans)
 
 
 def _divide(batch: Any, count: int) -> list:

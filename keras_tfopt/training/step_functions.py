@@ -26,12 +26,15 @@ class StepFunctions:
 
     Attributes:
         convert: Callable that makes tensors of what an iterator delivers.
+        describe: Callable from a batch to its rows and its `shape_key`, by
+            which remedies decide.
     """
 
     def __init__(self, model: keras.Model, mode: StepMode) -> None:
         self._model = model
         self._factory = step_factory(model)
         self.convert = self._factory.convert
+        self.describe = self._factory.describe
         self._mode = mode
         # Callbacks that check results come and go with each `fit`.
         self._by_check: dict[Any, dict[Any, Any]] = {}
