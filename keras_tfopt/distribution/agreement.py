@@ -17,7 +17,7 @@ _logger = logging.getLogger("keras_tfopt")
 
 # Bytes of an error that are told to the other workers.
 _ERROR_BYTES = 4096
-_MESSAGE_CHARACTERS = 2000
+_MESSAGE_CHARACTERS = 1500
 
 
 class Agreement:
@@ -159,7 +159,10 @@ def _encode(error: Exception) -> bytes:
             f"{allocation_line(error)[: _MESSAGE_CHARACTERS // 4]}\n...{end}"
         )
     message = message.encode("ascii", "replace").decode()
-    # Control characters take six bytes in JSON, line feeds two.
+    # All others take more than two bytes in JSON.
+    message = "".join(
+        c if c.isprintable() or c == "\n" else "?" for c in message
+    )
     told = {"type": type(error).__name__, "message": message}
     return json.dumps(told).encode()[:_ERROR_BYTES]
 
