@@ -13,6 +13,7 @@ from keras_tfopt.accumulation import remat as remat
 from keras_tfopt.errors import InterruptedCommitError as InterruptedCommitError
 from keras_tfopt.errors import OutOfMemoryError as OutOfMemoryError
 from keras_tfopt.errors import TrainingDivergedError as TrainingDivergedError
+from keras_tfopt.errors import WorkerLost as WorkerLost
 from keras_tfopt.plan import ExecutionPlan as ExecutionPlan
 from keras_tfopt.plan import PlanEvent as PlanEvent
 from keras_tfopt.training import AccumMixin as AccumMixin

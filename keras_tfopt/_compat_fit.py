@@ -22,6 +22,9 @@ from keras.src.random import seed_generator
 
 # Tells arrays from other data.
 from keras.src.trainers.data_adapters import array_data_adapter
+
+# Tells datasets that the user made.
+from keras.src.trainers.data_adapters import tf_dataset_adapter
 import tensorflow as tf
 
 # Holds the global seed and what draws from it.
@@ -99,6 +102,32 @@ def dataset_of(epoch_iterator: Any) -> Any:
     """Returns the dataset that `fit` iterates over."""
     # Keras adapts what the user gave; only this is what runs.
     return epoch_iterator._distributed_dataset
+
+
+def shuffles_arrays(epoch_iterator: Any) -> bool:
+    """Whether Keras shuffles the arrays that `fit` was given."""
+    return is_array_data(epoch_iterator) and bool(
+        epoch_iterator.data_adapter._shuffle
+    )
+
+
+def own_sharding(epoch_iterator: Any) -> str | None:
+    """Returns how the user gives workers their parts, if TensorFlow does not.
+
+    Returns:
+        String in words; `None` if TensorFlow divides the data.
+    """
+    # Arrays and generators are divided by Keras and TensorFlow.
+    adapter = epoch_iterator.data_adapter
+    if not isinstance(adapter, tf_dataset_adapter.TFDatasetAdapter):
+        return None
+    dataset = adapter.get_tf_dataset()
+    if not isinstance(dataset, tf.data.Dataset):
+        return "a dataset that was distributed before"
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    if policy is not tf.data.experimental.AutoShardPolicy.OFF:
+        return None
+    return "a dataset with AutoShardPolicy.OFF"
 
 
 def dataset_stages(dataset: Any) -> list[str]:

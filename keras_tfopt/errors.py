@@ -24,6 +24,30 @@ class TrainingDivergedError(RuntimeError):
     """Too many steps in a row had losses or gradients that are not sound."""
 
 
+class WorkerLost(SystemExit):
+    """Another worker does not answer, and this process cannot train on.
+
+    TensorFlow connects workers once in the life of a process. Nobody has to
+    catch it: the process then ends with exit code 75, by which `sysexits.h`
+    names a failure that is over when the program is started again.
+
+    Args:
+        reason: String. What TensorFlow says.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(75)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        """Returns what happened, in words."""
+        return (
+            "Another worker does not answer, and nothing that workers do "
+            "together works in this process from now on. Start all workers "
+            f"again. TensorFlow says: {self.reason}"
+        )
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that a device or the host is out of memory.
 

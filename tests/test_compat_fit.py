@@ -219,6 +219,24 @@ class Sequence(keras.utils.PyDataset):
         return X[:2], Y[:2]
 
 
+def test_shuffles_arrays():
+    assert in_fit(_compat_fit.shuffles_arrays)
+    data = tf.data.Dataset.from_tensors((X, Y))
+    assert not in_fit(_compat_fit.shuffles_arrays, data, None)
+
+
+def test_own_sharding():
+    assert in_fit(_compat_fit.own_sharding) is None
+    data = tf.data.Dataset.from_tensors((X, Y))
+    assert in_fit(_compat_fit.own_sharding, data, None) is None
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = (
+        tf.data.experimental.AutoShardPolicy.OFF
+    )
+    data = data.with_options(options)
+    assert "OFF" in in_fit(_compat_fit.own_sharding, data, None)
+
+
 def test_py_dataset_and_its_shuffling_by_python():
     data = Sequence()
     assert in_fit(_compat_fit.py_dataset) is None

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_tfopt.accumulation.batch_norm import Moments
 from keras_tfopt.accumulation.batch_norm import merge_all_moments
 from keras_tfopt.accumulation.microstep import Share
 from keras_tfopt.accumulation.pure_step import Accumulation
@@ -59,7 +60,10 @@ def _seed_offset(seed: tf.Tensor, replica: int) -> tf.Tensor:
 
 
 def merge_replicas(
-    totals: list[Accumulation], carried: list[keras.Variable]
+    totals: list[Accumulation],
+    moments: list[list[list[Moments]]],
+    first: list[tf.Tensor],
+    carried: list[keras.Variable],
 ) -> list[Accumulation]:
     """Returns what each replica is going to write.
 
@@ -67,17 +71,16 @@ def merge_replicas(
     the rows of each, which Keras adds up when it reads them.
 
     Args:
-        totals: `Accumulation` of each replica.
-        carried: The variables whose values are in their `state`.
+        totals: `Accumulation` of each replica of this process.
+        moments: Merged `Moments` of each replica, of all processes.
+        first: Values of `carried` on the very first replica. It has the most
+            rows, so it has drawn most often.
+        carried: The variables whose values are in the `state` of each.
     """
-    moments = functools.reduce(
-        merge_all_moments, [total.moments for total in totals]
-    )
-    # It has the most rows, so it has drawn most often.
-    first = totals[0].state
+    merged = functools.reduce(merge_all_moments, moments)
     return [
         total._replace(
-            moments=moments,
+            moments=merged,
             state=[
                 first[index] if is_seed(variable) else total.state[index]
                 for index, variable in enumerate(carried)
@@ -93,14 +96,13 @@ def sum_states(
     """Returns values of carried variables as they read outside of replicas.
 
     Args:
-        states: Values on each replica, those of `carried` first.
+        states: Values of `carried` on each replica.
         carried: The variables.
     """
     return [
         parts[0] if is_seed(variable) else tf.add_n(list(parts))
-        # Behind them stand the statistics of BatchNormalization.
         for variable, parts in zip(
-            carried, zip(*states, strict=True), strict=False
+            carried, zip(*states, strict=True), strict=True
         )
     ]
 

@@ -6,11 +6,15 @@ from typing import Any
 
 import keras
 
+from keras_tfopt import _compat
 from keras_tfopt.checkpoint.generations import Generations
 from keras_tfopt.checkpoint.writer import BackgroundWriter
 from keras_tfopt.checkpoint.writer import wait_for_writers
 from keras_tfopt.plan import check_positive_integer
 from keras_tfopt.telemetry.records import Reading
+from keras_tfopt.training.backup_peers import Alone
+from keras_tfopt.training.backup_peers import BackupPeers
+from keras_tfopt.training.backup_peers import peers_of
 from keras_tfopt.training.backup_session import BackupSession
 from keras_tfopt.training.interruption import SignalWatch
 from keras_tfopt.training.interruption import TrainingInterrupted
@@ -53,6 +57,15 @@ class BackupAndRestore(keras.callbacks.Callback):
     `fit` validates is obeyed when the next epoch begins, or when `fit` ends;
     the result is then in the last backup.
 
+    Under `MultiWorkerMirroredStrategy` all workers name the same folder, on a
+    file system that all see. The chief writes what is equal on all, each worker
+    its position in the data, its generators, and its part of the metrics. A
+    backup counts when the parts of all workers are whole. A signal to one
+    worker stops all at the same step. When a worker is lost, the others end
+    with `keras_tfopt.WorkerLost`, exit code 75, once the backup under
+    way is written; the next start of all goes on from the last one that all
+    have.
+
     Example:
 
     ```python
@@ -69,7 +82,7 @@ class BackupAndRestore(keras.callbacks.Callback):
 
     Args:
         backup_dir: String or path. Folder for backups of this run alone; a
-            path that `tf.io.gfile` knows will do.
+            path that `tf.io.gfile` knows will do. Several workers share it.
         save_freq: `"epoch"`, a number of batches, an interval such as `"30s"`,
             `"10m"` or `"1h"`, or `False` for backups only when a signal comes.
             Defaults to `"epoch"`.
@@ -129,6 +142,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._signals = SignalWatch(tuple(signals))
         self._generations = Generations(self.backup_dir, self.keep)
         self._writer = BackgroundWriter(asynchronous)
+        self._peers: BackupPeers = Alone()
         self._session: Any = None
         self._ended_run: str | None = None
 
@@ -140,6 +154,8 @@ class BackupAndRestore(keras.callbacks.Callback):
         """
         # One that an exception left behind may still be writing.
         wait_for_writers()
+        self._peers = peers_of(_compat.strategy_of(self.model))
+        self._generations = self._peers.generations(self.backup_dir, self.keep)
         self._session = session = BackupSession(
             self.model,
             self._generations,
@@ -147,6 +163,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             self._schedule,
             self._signals,
             self.strict,
+            self._peers,
             ignore=(BackupAndRestore, keras.callbacks.BackupAndRestore),
         )
         self._generations.clear_unfinished()
@@ -173,26 +190,27 @@ class BackupAndRestore(keras.callbacks.Callback):
 
     def _find(self) -> Any:
         """Returns the backup to go on from; none of a `fit` that ended here."""
-        saved = self._generations.latest()
+        saved = self._peers.latest(self._generations)
         if saved is not None and saved.state["run"] == self._ended_run:
-            self._generations.clear()
+            self._session.clear()
             return None
         return saved
 
     def _end(self) -> None:
         session = self._session
-        session.end()
+        number = session.end()
         self._signals.remove()
         self._ended_run = session.run
-        if self._signals.pending is not None:
+        if number:
             # The process ends before anybody uses the result.
             if not session.is_stopped:
                 session.save_result()
-            raise TrainingInterrupted(self._signals.pending)
+            self._peers.wait()
+            raise TrainingInterrupted(number)
         if session.is_stopped:
             return
         if self.delete_checkpoint:
-            self._generations.clear()
+            session.clear()
         else:
             session.save_result()
 

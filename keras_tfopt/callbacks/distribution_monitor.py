@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from keras_tfopt import _compat
 from keras_tfopt.distribution.replicas import is_synchronous
+from keras_tfopt.distribution.replicas import spans_workers
 from keras_tfopt.telemetry.callback import TelemetryCallback
 from keras_tfopt.telemetry.history import History
 from keras_tfopt.telemetry.records import Reading
@@ -202,6 +203,8 @@ def _why_not(
             f"the steps of {type(strategy).__name__} are Keras' own and cannot "
             "be looked into"
         )
+    if spans_workers(strategy):
+        return "the clocks of several workers cannot be compared"
     if own_step:
         return f"the model has its own {own_step}"
     return None

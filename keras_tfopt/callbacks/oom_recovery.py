@@ -4,6 +4,8 @@ from typing import Any
 
 import keras
 
+from keras_tfopt import _compat
+from keras_tfopt.distribution.replicas import spans_workers
 from keras_tfopt.plan import PlanEvent
 from keras_tfopt.plan import check_positive_integer
 from keras_tfopt.training import guard_of
@@ -155,7 +157,7 @@ class OOMRecovery(keras.callbacks.Callback):
         control = guard.control
         if self._controls.get(role) is not control:
             self._controls[role] = control
-            has_plan = _has_plan(role, guard)
+            has_plan = self._has_plan(role, guard)
             self._ladders[role] = MicrobatchLadder(
                 control.plan,
                 self.min_microbatch_size,
@@ -168,6 +170,15 @@ class OOMRecovery(keras.callbacks.Callback):
         if role == "train" and self.plan_ahead:
             self._check_plannable()
             control.register(self._planner)
+
+    def _has_plan(self, role: str, guard: Any) -> bool:
+        # Only training keeps activations, and a model's own step has no plan.
+        # Workers trace parts of different rows.
+        return (
+            role == "train"
+            and isinstance(guard, GuardedStep)
+            and not spans_workers(_compat.strategy_of(self.model))
+        )
 
     def _restore(self, role: str) -> None:
         # Validation registers long after a run is restored.
@@ -185,8 +196,3 @@ class OOMRecovery(keras.callbacks.Callback):
 
     def _unregister(self, role: str) -> None:
         release_guard(self.model, role, self._ladders[role], self._planner)
-
-
-def _has_plan(role: str, guard: Any) -> bool:
-    # Only training keeps activations, and a model's own step has no plan.
-    return role == "train" and isinstance(guard, GuardedStep)

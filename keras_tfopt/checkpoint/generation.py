@@ -13,6 +13,8 @@ from keras_tfopt.checkpoint.encoding import dtype_of
 from keras_tfopt.checkpoint.storage import Storage
 
 MANIFEST = "manifest.json"
+# Start of the names of backups, before their number.
+PREFIX = "generation-"
 # Start of the names of the arrays that must be finite in a sound model.
 VARIABLES = "variables/"
 _ARRAYS = "arrays.bin"
@@ -39,6 +41,17 @@ class Generation:
     state: Any
     arrays: dict[str, np.ndarray]
     is_finite: bool
+
+    @property
+    def number(self) -> int:
+        """The number in its name."""
+        return number_of(self.name)
+
+
+def number_of(name: str) -> int:
+    """Returns the number in the name of a backup, or 0."""
+    number = name.removeprefix(PREFIX)
+    return int(number) if name.startswith(PREFIX) and number.isdigit() else 0
 
 
 def write_generation(

@@ -60,6 +60,30 @@ def variables_of(model: keras.Model) -> list[Any]:
     return list({id(variable): variable for variable in found}.values())
 
 
+def split_by_owner(variables: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Returns what is equal on all replicas, and the rest in its parts.
+
+    To read a variable that replicas add up is a collective, and its value does
+    not tell the parts.
+
+    Args:
+        variables: List of variables.
+
+    Returns:
+        Two lists: variables, and TensorFlow's variables of the replicas of this
+        process.
+    """
+    shared, own = [], []
+    for variable in variables:
+        stored = _stored(variable)
+        if _is_summed(stored):
+            strategy = stored.distribute_strategy
+            own += strategy.experimental_local_results(stored)
+        else:
+            shared.append(variable)
+    return shared, own
+
+
 def specs_of(variables: list[Any]) -> list[VariableSpec]:
     """Returns the specs of variables."""
     return [
@@ -140,6 +164,13 @@ def _stored(variable: Any) -> Any:
     if isinstance(variable, tf.Variable):
         return variable
     return _compat.stored_value(variable)
+
+
+def _is_summed(stored: Any) -> bool:
+    return (
+        isinstance(stored, tf.distribute.DistributedValues)
+        and stored.synchronization is tf.VariableSynchronization.ON_READ
+    )
 
 
 def _is_numeric(variable: tf.Variable) -> bool:

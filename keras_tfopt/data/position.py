@@ -1,5 +1,6 @@
 """The position of `fit` in its data, and the way back to it."""
 
+from collections.abc import Callable
 from collections.abc import Iterator
 import logging
 import random
@@ -23,6 +24,10 @@ MAX_STATE_BYTES = 64 * 2**20
 MAX_STATE_SECONDS = 2.0
 
 
+def _same(value: Any) -> Any:
+    return value
+
+
 class DataPosition:
     """Counts what `fit` has drawn, and draws it again after a restart.
 
@@ -30,9 +35,19 @@ class DataPosition:
         epoch_iterator: What `fit` iterates over in each epoch.
         strict: Boolean. Whether to refuse data whose order after a restart
             cannot be known to be the same.
+        share: Callable that returns the chief's numbers on all workers.
+            Defaults to one worker's own.
+        distribute: Callable that gives each worker its part of a dataset.
+            Defaults to one worker's all.
     """
 
-    def __init__(self, epoch_iterator: Any, strict: bool) -> None:
+    def __init__(
+        self,
+        epoch_iterator: Any,
+        strict: bool,
+        share: Callable[[list[int]], list[int]] = _same,
+        distribute: Callable[[Any], Any] = _same,
+    ) -> None:
         self._epoch_iterator = epoch_iterator
         self._strict = strict
         self._dataset = _compat_fit.py_dataset(epoch_iterator)
@@ -40,7 +55,10 @@ class DataPosition:
         self._drawn: list[int] = []
         self._epoch_start: dict[str, Any] = {}
         self._is_said = False
-        self._way = initial_way(epoch_iterator)
+        self._distribute = distribute
+        way = initial_way(epoch_iterator)
+        (seed,) = share([way.order_seed or 0])
+        self._way = way.with_order_seed(seed)
         _compat_fit.replace_iteration(epoch_iterator, "iterate", self._count)
 
     def probe(self, iterator: Any) -> None:
@@ -211,7 +229,8 @@ class DataPosition:
 
         def counted() -> Any:
             self._drawn.append(0)
-            return self._way.iterable(iterable, len(self._drawn) - 1)
+            number = len(self._drawn) - 1
+            return self._way.iterable(iterable, number, self._distribute)
 
         self._iterable = counted
         return counted

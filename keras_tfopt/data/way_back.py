@@ -56,9 +56,22 @@ class WayBack:
         order = dataclasses.replace(self.order, seed=seed)
         return dataclasses.replace(self, order=order)
 
-    def iterable(self, stock: Callable[[], Any], number: int) -> Any:
-        """Returns what the iterator of a given number is made of."""
-        return stock() if self.order is None else self.order.dataset(number)
+    def iterable(
+        self,
+        stock: Callable[[], Any],
+        number: int,
+        distribute: Callable[[Any], Any],
+    ) -> Any:
+        """Returns what the iterator of a given number is made of.
+
+        Args:
+            stock: Callable that returns what Keras makes it of.
+            number: Integer.
+            distribute: Callable that gives workers their part of a dataset.
+        """
+        if self.order is None:
+            return stock()
+        return distribute(self.order.dataset(number))
 
 
 def initial_way(epoch_iterator: Any) -> WayBack:

@@ -103,10 +103,10 @@ def strategy(
             environment names, then several GPUs, and else no distribution at
             all. `"tpu"` needs a TPU.
             `"multi_worker_mirrored"` copies a model to all workers of
-            TF_CONFIG; only an `AccumModel` trains under it, with the steps of
-            Keras. `"parameter_server"` keeps the variables on processes of
-            their own, and workers that do not wait for each other train an
-            `AccumModel`; see `serve`. Defaults to `"auto"`.
+            TF_CONFIG; only an `AccumModel` trains under it.
+            `"parameter_server"` keeps the variables on processes of their own,
+            and workers that do not wait for each other train an `AccumModel`;
+            see `serve`. Defaults to `"auto"`.
         devices: List of strings such as `"GPU:0"`. Defaults to all GPUs, or all
             logical CPUs where there are none.
         cross_device_ops: String or `None`. How `"mirrored"` adds up gradients:

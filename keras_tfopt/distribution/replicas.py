@@ -8,9 +8,10 @@ import tensorflow as tf
 
 from keras_tfopt import _compat
 
-# Strategies whose replicas live in one process and step together.
+# Strategies whose replicas step together.
 _SYNCHRONOUS = (
     tf.distribute.MirroredStrategy,
+    tf.distribute.MultiWorkerMirroredStrategy,
     tf.distribute.OneDeviceStrategy,
 )
 
@@ -22,15 +23,9 @@ def is_synchronous(strategy: tf.distribute.Strategy | None) -> bool:
 
 def spans_workers(strategy: tf.distribute.Strategy | None) -> bool:
     """Whether the replicas of a strategy live in several processes."""
-    return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-
-
-def first_part(strategy: tf.distribute.Strategy, iterator: Any) -> Any:
-    """Returns the first replica's part of the next batch of an iterator."""
-    return tf.nest.map_structure(
-        lambda leaf: strategy.experimental_local_results(leaf)[0],
-        next(iterator),
-    )
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return False
+    return strategy.num_replicas_in_sync > len(strategy.extended.worker_devices)
 
 
 class Replicas:
@@ -40,17 +35,19 @@ class Replicas:
     TensorFlow's own containers for this have no place in a nest of tensors.
 
     Args:
-        strategy: `tf.distribute.Strategy` whose replicas live in one process.
+        strategy: `tf.distribute.Strategy` whose replicas step together.
 
     Attributes:
-        count: Integer. Number of replicas.
+        count: Integer. Number of replicas in this process.
+        total: Integer. Number of replicas in all processes.
+        first: Integer. Place of the first one here among all of them.
 
     Raises:
         ValueError: If TensorFlow would not add up all of their gradients.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
-        count = strategy.num_replicas_in_sync
+        count = len(strategy.extended.worker_devices)
         if count % 2 and _compat.adds_by_halves(strategy):
             raise ValueError(
                 "HierarchicalCopyAllReduce leaves out the gradients of the "
@@ -60,6 +57,8 @@ class Replicas:
             )
         self._strategy = strategy
         self.count = count
+        self.total = strategy.num_replicas_in_sync
+        self.first = 0
 
     def run(self, function: Callable, *arguments: list) -> list:
         """Calls a function once per replica, on its device.
@@ -75,11 +74,23 @@ class Replicas:
 
         def run_one() -> None:
             context = tf.distribute.get_replica_context()
-            index = int(tf.get_static_value(context.replica_id_in_sync_group))
+            place = int(tf.get_static_value(context.replica_id_in_sync_group))
+            index = place - self.first
             results[index] = function(*(one[index] for one in arguments))
 
         self._strategy.run(run_one)
         return results
+
+    def everywhere(self, parts: list) -> list:
+        """Returns what all replicas have, of all processes.
+
+        Args:
+            parts: List of nests of tensors, what the replicas here have.
+
+        Returns:
+            List with one entry for each of the `total` replicas.
+        """
+        return parts
 
     def as_first(self) -> contextlib.AbstractContextManager:
         """Returns a context in which variables are those of replica 0."""
@@ -116,7 +127,7 @@ class Replicas:
     def distribute(self, parts: list) -> Any:
         """Returns parts as TensorFlow distributes a batch."""
         return self._strategy.experimental_distribute_values_from_function(
-            lambda context: parts[context.replica_id_in_sync_group]
+            lambda context: parts[context.replica_id_in_sync_group - self.first]
         )
 
     @staticmethod

@@ -17,6 +17,8 @@ from keras_tfopt.checkpoint.generation import Generation
 from keras_tfopt.checkpoint.generations import Generations
 from keras_tfopt.checkpoint.writer import BackgroundWriter
 from keras_tfopt.data.position import DataPosition
+from keras_tfopt.training.backup_peers import BackupPeers
+from keras_tfopt.training.backup_peers import Situation
 from keras_tfopt.training.interruption import SignalWatch
 from keras_tfopt.training.interruption import TrainingInterrupted
 from keras_tfopt.training.run_state import RunState
@@ -55,6 +57,7 @@ class BackupSession:
         schedule: `SaveSchedule`.
         signals: `SignalWatch`.
         strict: Boolean. Whether to refuse data that cannot be restored exactly.
+        peers: `BackupPeers` who do the same at the same time.
         ignore: Classes of callbacks whose state is not the run's.
 
     Attributes:
@@ -71,6 +74,7 @@ class BackupSession:
         schedule: SaveSchedule,
         signals: SignalWatch,
         strict: bool,
+        peers: BackupPeers,
         ignore: tuple[type, ...],
     ) -> None:
         fit = _compat_fit.fit_locals()
@@ -85,14 +89,20 @@ class BackupSession:
             model,
             [c for c in self._callbacks.callbacks if not isinstance(c, ignore)],
             _compat_fit.dataset_of(self._epoch_iterator).element_spec,
+            peers,
         )
-        self._position = DataPosition(self._epoch_iterator, strict)
+        self._peers = peers
+        self._position = DataPosition(
+            self._epoch_iterator, strict, peers.share, peers.distribute
+        )
+        self._number = peers.next_number(generations)
+        self._written = self._complete = 0
         self._saved: Generation | None = None
         self._iterator: Any = None
         self._epoch = self._step = 0
         self._is_probed = False
         self._is_complete = False
-        self.run = uuid.uuid4().hex
+        self.run = _name_run(peers)
         self.is_stopped = False
         self.times: BackupTimes | None = None
         watch_boundaries(self._epoch_iterator, self)
@@ -184,9 +194,10 @@ class BackupSession:
     def before_step(self, step: int, iterator: Any) -> None:
         """Makes a backup if one is due, or if a signal came."""
         self._iterator, self._step = iterator, step
-        if self._signals.pending is not None:
-            self._interrupt(self._signals.pending)
-        if self._schedule.is_due and not self._writer.is_busy:
+        now = self._decide()
+        if now.signal:
+            self._interrupt(now.signal)
+        if now.is_due and not now.is_busy:
             self._save(self._epoch, step)
 
     def after_step(self, steps: int) -> None:
@@ -210,11 +221,16 @@ class BackupSession:
             self._writer.wait()
             self._save(self._epoch, after)
 
-    def end(self) -> None:
-        """Notes how `fit` ended, once all backups are on the disk."""
+    def end(self) -> int:
+        """Notes how `fit` ended, once all backups are on the disk.
+
+        Returns:
+            Integer. Number of a signal that came meanwhile, or 0.
+        """
         is_short = self._epoch + 1 < self._epochs
         self.is_stopped |= self._model.stop_training and is_short
         self._writer.wait()
+        return self._decide().signal
 
     def save_result(self) -> None:
         """Makes a backup of a run that is complete, unless it is one."""
@@ -222,6 +238,27 @@ class BackupSession:
             return
         self._save(self._epochs, 0)
         self._writer.wait()
+
+    def clear(self) -> None:
+        """Removes all backups, of all workers."""
+        if self._peers.worker:
+            self._generations.clear()
+        # The chief's folder holds those of the others.
+        self._peers.wait()
+        if not self._peers.worker:
+            self._generations.clear()
+
+    def _decide(self) -> Situation:
+        now = self._peers.decide(
+            Situation(
+                self._signals.pending or 0,
+                self._schedule.is_due,
+                self._writer.is_busy,
+                self._written,
+            )
+        )
+        self._complete = now.written
+        return now
 
     @property
     def _epochs(self) -> int:
@@ -237,20 +274,29 @@ class BackupSession:
             "epoch": epoch,
             "step": step,
             "steps_per_execution": self._epoch_iterator.steps_per_execution,
+            "workers": self._peers.workers,
             "run": run,
             "data": encode(position, arrays, "data"),
         }
+        number, self._number = self._number, self._number + 1
         self._writer.submit(
-            functools.partial(self._write, content, arrays, stall)
+            functools.partial(self._write, content, arrays, stall, number)
         )
         stall.end()
         self._schedule.restart()
 
     def _write(
-        self, content: dict[str, Any], arrays: dict[str, Any], stall: "_Stall"
+        self,
+        content: dict[str, Any],
+        arrays: dict[str, Any],
+        stall: "_Stall",
+        number: int,
     ) -> None:
         start = time.perf_counter()
-        self._generations.write(content, arrays, self.run)
+        self._generations.write(
+            content, arrays, self.run, number, self._complete
+        )
+        self._written = number
         seconds = time.perf_counter() - start
         self.times = BackupTimes(seconds, stall.seconds, stall.began_at)
 
@@ -258,6 +304,8 @@ class BackupSession:
         self._writer.wait()
         self._save(self._epoch, self._step)
         self._writer.wait()
+        # Who ends first takes the others with it.
+        self._peers.wait()
         self._signals.remove()
         _logger.warning(
             "Training is interrupted by signal %d at epoch %d, step %d.",
@@ -270,6 +318,13 @@ class BackupSession:
     def _check_data(
         self, content: dict[str, Any], position: dict[str, Any]
     ) -> None:
+        workers = content.get("workers", 1)
+        if workers != self._peers.workers:
+            raise ValueError(
+                "The position in the data is that of each worker. Received: a "
+                f"backup of {workers} workers for {self._peers.workers}. "
+                "Expected: as many workers as before, or another `backup_dir`."
+            )
         steps = self._epoch_iterator.steps_per_execution
         if content["step"] % steps:
             raise ValueError(
@@ -288,6 +343,13 @@ class BackupSession:
                 "Expected: the same data and batch size, or another "
                 "`backup_dir`."
             )
+
+
+def _name_run(peers: BackupPeers) -> str:
+    """Returns a name that no other run has, and all workers give it."""
+    digits = uuid.uuid4().hex
+    parts = [int(digits[start : start + 8], 16) for start in range(0, 32, 8)]
+    return "".join(f"{part:08x}" for part in peers.share(parts))
 
 
 class _Stall:

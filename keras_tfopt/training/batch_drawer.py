@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_tfopt.distribution.agreement import lost_workers
 from keras_tfopt.training.batch import to_tensors
 
 
@@ -65,7 +66,9 @@ class BatchDrawer:
         batches: list[Any] = []
         try:
             while len(batches) < count:
-                batches.append(self._convert(next(iterator)))
+                # Workers ask each other whether any has a batch left.
+                with lost_workers():
+                    batches.append(self._convert(next(iterator)))
         except (StopIteration, tf.errors.OutOfRangeError):
             if not batches:
                 raise StopIteration from None

@@ -4,6 +4,7 @@ import keras
 
 from keras_tfopt import _compat
 from keras_tfopt.distribution.replicas import is_synchronous
+from keras_tfopt.distribution.replicas import spans_workers
 from keras_tfopt.plan import ExecutionPlan
 
 
@@ -44,6 +45,27 @@ def check_planned(
             f"Received: a {type(model).__name__}, which has none. "
             "Expected: an `AccumModel`. Use `AccumModel.from_model`."
         )
+
+
+def check_alike(model: keras.Model, what: str, decides_alike: bool) -> None:
+    """Raises if what decides by its own measurements would do so on workers.
+
+    Args:
+        model: A Keras model.
+        what: String. Names what decides.
+        decides_alike: Boolean. Whether it decides by what all workers see.
+
+    Raises:
+        ValueError: If the model trains on several workers, and it does not.
+    """
+    if decides_alike or not spans_workers(_compat.strategy_of(model)):
+        return
+    raise ValueError(
+        "Several workers must run each step under the same plan. Received: "
+        f"{what}, which decides by what one worker measures, under "
+        "MultiWorkerMirroredStrategy. Expected: a setting that is the same on "
+        "all workers, or MirroredStrategy on one machine."
+    )
 
 
 def check_triable(model: keras.Model) -> None:
@@ -139,7 +161,8 @@ def check_splittable(model: keras.Model, plan: ExecutionPlan) -> None:
         raise ValueError(
             "Batches cannot be split under this distribution strategy. "
             f"Received: {type(strategy).__name__} with {settings} set. "
-            "Expected: MirroredStrategy or none. Make the model outside of its "
+            "Expected: MirroredStrategy, MultiWorkerMirroredStrategy or none. "
+            "Make the model outside of its "
             "scope, or leave these settings unset."
         )
     if strategy is not None and plan.gathers:

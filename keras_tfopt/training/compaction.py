@@ -68,6 +68,11 @@ class CompactionRemedy(Remedy):
         self._skip = 0
         self._futile = 0
 
+    @property
+    def decides_alike(self) -> bool:
+        """Whether workers decide so alike: each measures for itself."""
+        return False
+
     def propose(self, failure: StepFailure) -> tuple[ExecutionPlan, str] | None:
         """Returns the same plan if the free memory has become one piece."""
         if not is_out_of_memory(failure.error):

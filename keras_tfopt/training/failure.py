@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from keras_tfopt.plan import ExecutionPlan
+from keras_tfopt.training.batch import spec_of
 from keras_tfopt.training.batch import static_rows
 
 
@@ -85,7 +86,13 @@ class Remedy:
 
     `prepare`, `propose` and `review` return another plan with the reason, or
     `None`.
+
     """
+
+    @property
+    def decides_alike(self) -> bool:
+        """Whether all workers of a training decide so by what they see."""
+        return True
 
     def prepare(
         self, model: keras.Model, batch: Any, plan: ExecutionPlan
@@ -127,6 +134,12 @@ class Remedy:
     def withdraw(self, plan: ExecutionPlan) -> ExecutionPlan:
         """Returns, when unregistered, the plan without what needs its care."""
         return plan
+
+
+def describe_batch(batch: Any) -> tuple[int | None, str]:
+    """Returns the rows of a batch, where it has rows, and its `shape_key`."""
+    spec = spec_of(batch)
+    return static_rows(spec), shape_key(spec)
 
 
 def describe(plan: ExecutionPlan) -> str:

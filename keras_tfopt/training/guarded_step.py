@@ -45,7 +45,9 @@ class GuardedStep:
         self._model = model
         self._settings = settings
         self._functions = StepFunctions(model, mode)
-        self.control = PlanControl(model, settings, mode.name)
+        self.control = PlanControl(
+            model, settings, mode.name, self._functions.describe
+        )
         self._draw = BatchDrawer(self._functions.convert)
         self.checks: tuple[Callable, ...] = ()
         self._gathered: list[Any] = []

@@ -209,6 +209,11 @@ class PlanAhead(Remedy):
         self._offload = offload
         self._max_utilization = max_utilization
 
+    @property
+    def decides_alike(self) -> bool:
+        """Whether workers decide so alike: each measures for itself."""
+        return False
+
     def prepare(
         self, model: keras.Model, batch: Any, plan: ExecutionPlan
     ) -> tuple[ExecutionPlan, str] | None:

@@ -45,6 +45,11 @@ class MemoryPressure(Remedy):
         self._rows: dict[str, int] = {}
         self._said: set[str] = set()
 
+    @property
+    def decides_alike(self) -> bool:
+        """Whether workers decide so alike: each measures for itself."""
+        return False
+
     def report(self, reading: DeviceReading) -> None:
         """Takes a reading, from any thread.
 

@@ -9,7 +9,8 @@ from keras_tfopt import _compat
 from keras_tfopt.accumulation import EVALUATION
 from keras_tfopt.accumulation.optimizer_build import build_optimizer
 from keras_tfopt.accumulation.remat import check_remat
-from keras_tfopt.distribution.replicas import first_part
+from keras_tfopt.distribution.agreement import lost_workers
+from keras_tfopt.distribution.first_batch import first_part
 from keras_tfopt.distribution.replicas import spans_workers
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.plan import Offload
@@ -258,13 +259,27 @@ class AccumMixin(CoordinatedMixin):
         # Keras averages the parts of the first batch, which must then be equal.
         strategy = _compat.strategy_of(self)
         if strategy is not None and iterator is not None:
-            data_batch = first_part(strategy, next(iter(iterator))[-1])
+            data_batch = first_part(strategy, iterator)
             iterator = None
+        elif spans_workers(strategy):
+            raise ValueError(
+                "A batch of one worker's own is not known to be a part of a "
+                "larger one or the same on all. Received: `train_on_batch` or "
+                "`test_on_batch` under MultiWorkerMirroredStrategy. Expected: "
+                "`fit` or `evaluate`, which divide data among the workers."
+            )
         super()._maybe_symbolic_build(iterator, data_batch)
+
+    def reset_metrics(self) -> None:
+        """Resets the state of all metrics in the model."""
+        # Under several workers that is a collective, as reading them is.
+        with lost_workers():
+            super().reset_metrics()
 
     def _get_metrics_result_or_logs(self, logs: Any) -> Any:
         # `fit` calls this after the last step of an epoch and before it
         # validates: the moment to update with what has been gathered.
         if isinstance(self.train_function, GuardedStep):
             logs = self.train_function.end_epoch(logs)
-        return super()._get_metrics_result_or_logs(logs)
+        with lost_workers():
+            return super()._get_metrics_result_or_logs(logs)

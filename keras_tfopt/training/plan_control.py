@@ -1,5 +1,6 @@
 """Who may change a plan, and the record of it."""
 
+from collections.abc import Callable
 from collections.abc import Iterable
 import gc
 import logging
@@ -13,15 +14,14 @@ from keras_tfopt.compilation.shapes import shapes_of
 from keras_tfopt.compilation.shapes import with_rows
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.plan import PlanEvent
-from keras_tfopt.training.batch import spec_of
-from keras_tfopt.training.batch import static_rows
+from keras_tfopt.training.checks import check_alike
 from keras_tfopt.training.failure import DroppedBatch
 from keras_tfopt.training.failure import Listener
 from keras_tfopt.training.failure import Remedy
 from keras_tfopt.training.failure import StepFailure
 from keras_tfopt.training.failure import StepReport
+from keras_tfopt.training.failure import describe_batch
 from keras_tfopt.training.failure import describe_change
-from keras_tfopt.training.failure import shape_key
 from keras_tfopt.training.settings import AccumulationSettings
 
 _logger = logging.getLogger("keras_tfopt")
@@ -39,6 +39,8 @@ class PlanControl:
         model: A compiled Keras model.
         settings: `AccumulationSettings`, whose plan is in force.
         work: String. What runs under the plan, for the log.
+        describe_rows: Callable from a batch to its rows and its `shape_key`,
+            by which remedies decide. Defaults to those of the batch itself.
 
     Attributes:
         work: As given.
@@ -46,8 +48,13 @@ class PlanControl:
     """
 
     def __init__(
-        self, model: keras.Model, settings: AccumulationSettings, work: str
+        self,
+        model: keras.Model,
+        settings: AccumulationSettings,
+        work: str,
+        describe_rows: Callable[[Any], tuple[int | None, str]] = describe_batch,
     ) -> None:
+        self._describe_rows = describe_rows
         self._model = model
         self._settings = settings
         self.work = work
@@ -172,8 +179,7 @@ class PlanControl:
         """Lets the remedies change the plan after good steps."""
         if not self.remedies:
             return
-        spec = spec_of(batch)
-        rows, key = static_rows(spec), shape_key(spec)
+        rows, key = self._describe_rows(batch)
         for remedy in self.remedies:
             proposal = remedy.review(self.plan, rows, key, steps)
             if proposal is not None:
@@ -186,15 +192,8 @@ class PlanControl:
         tried: tuple[ExecutionPlan, ...],
         seconds: float,
     ) -> StepFailure:
-        spec = spec_of(batch)
-        return StepFailure(
-            error,
-            self.plan,
-            static_rows(spec),
-            shape_key(spec),
-            tried,
-            seconds,
-        )
+        rows, key = self._describe_rows(batch)
+        return StepFailure(error, self.plan, rows, key, tried, seconds)
 
     def observe(self, report: StepReport) -> None:
         """Lets the remedies look at the cost of good steps."""
@@ -207,6 +206,7 @@ class PlanControl:
             listener(event)
 
     def _register(self, index: int, remedy: Remedy) -> None:
+        check_alike(self._model, type(remedy).__name__, remedy.decides_alike)
         # Neither this nor taking it back is a decision, so not an event.
         self._settings.plan = remedy.resume(self.plan)
         self.remedies.insert(index, remedy)

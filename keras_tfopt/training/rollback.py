@@ -2,13 +2,15 @@
 
 import keras
 
+from keras_tfopt import _compat
 from keras_tfopt.checkpoint.generation import VARIABLES
-from keras_tfopt.checkpoint.generations import Generations
 from keras_tfopt.checkpoint.variables import assign
 from keras_tfopt.checkpoint.variables import check_specs
 from keras_tfopt.checkpoint.variables import specs_of
+from keras_tfopt.checkpoint.variables import split_by_owner
 from keras_tfopt.checkpoint.variables import variables_of
 from keras_tfopt.checkpoint.writer import wait_for_writers
+from keras_tfopt.training.backup_peers import peers_of
 from keras_tfopt.training.run_state import spec_of_entry
 
 
@@ -33,13 +35,18 @@ def roll_back(
         ValueError: If the backup is one of another model.
     """
     wait_for_writers()
-    saved = Generations(backup_dir).latest(finite=True)
+    peers = peers_of(_compat.strategy_of(model))
+    saved = peers.latest(peers.generations(backup_dir, 2), finite=True)
     if saved is None:
         return "no finite backup to go back to"
     variables = variables_of(model)
+    kept = {id(variable) for variable in model.metrics_variables}
+    if peers.workers > 1:
+        shared, own = split_by_owner(variables)
+        variables = [*shared, *own]
+        kept |= set(map(id, own))
     entries = saved.state["content"]["run"]["variables"]
     check_specs([spec_of_entry(e) for e in entries], specs_of(variables))
-    kept = {id(variable) for variable in model.metrics_variables}
     chosen = [
         (variable, saved.arrays[f"{VARIABLES}{index}"])
         for index, variable in enumerate(variables)

@@ -20,7 +20,9 @@ from keras_tfopt.checkpoint.variables import assign
 from keras_tfopt.checkpoint.variables import check_specs
 from keras_tfopt.checkpoint.variables import snapshot
 from keras_tfopt.checkpoint.variables import specs_of
+from keras_tfopt.checkpoint.variables import split_by_owner
 from keras_tfopt.checkpoint.variables import variables_of
+from keras_tfopt.training.backup_peers import BackupPeers
 from keras_tfopt.training.batch import without_optionals
 from keras_tfopt.training.coordinated_step import CoordinatedStep
 from keras_tfopt.training.guarded_step import GuardedStep
@@ -40,10 +42,14 @@ class RunState:
         model: The compiled model that is trained.
         callbacks: List of the callbacks of `fit` whose state belongs to it.
         spec: Nest of the specs of a batch.
+        peers: `BackupPeers`. What is equal on all is captured by the first.
     """
 
-    def __init__(self, model: keras.Model, callbacks: list, spec: Any) -> None:
+    def __init__(
+        self, model: keras.Model, callbacks: list, spec: Any, peers: BackupPeers
+    ) -> None:
         self._model = model
+        self._peers = peers
         self._callbacks = [
             callback
             for callback in callbacks
@@ -52,6 +58,8 @@ class RunState:
         self._spec = without_optionals(spec)
         self._variables: list[Any] = []
         self._specs: list[list] = []
+        # Index of the first one that is this process' own to write.
+        self._first = 0
         self._size: tuple[int, ...] | None = None
 
     def capture(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -65,7 +73,9 @@ class RunState:
         self._find_variables()
         arrays: dict[str, Any] = {
             f"{VARIABLES}{index}": value
-            for index, value in enumerate(snapshot(self._variables))
+            for index, value in enumerate(
+                snapshot(self._variables[self._first :]), self._first
+            )
         }
         history = self._model.history
         state = {
@@ -127,6 +137,10 @@ class RunState:
         if size != self._size:
             self._size = size
             self._variables = variables_of(model)
+            if self._peers.workers > 1:
+                shared, own = split_by_owner(self._variables)
+                self._variables = [*shared, *own]
+                self._first = len(shared) if self._peers.worker else 0
             self._specs = [
                 [spec.path, list(spec.shape), spec.dtype]
                 for spec in specs_of(self._variables)

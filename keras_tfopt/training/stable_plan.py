@@ -45,6 +45,11 @@ class StablePlan(Remedy):
         self._times: dict[Shapes, deque[float]] = {}
         self._last: float | None = None
 
+    @property
+    def decides_alike(self) -> bool:
+        """Whether workers decide so alike: each measures for itself."""
+        return False
+
     def propose(self, failure: StepFailure) -> tuple[ExecutionPlan, str] | None:
         """Remembers what failed, and leaves the way on to others."""
         self._failed.update(failure.tried)

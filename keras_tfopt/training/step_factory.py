@@ -13,11 +13,16 @@ from keras_tfopt.accumulation import UnsplittableError
 from keras_tfopt.accumulation.split import count_rows
 from keras_tfopt.accumulation.split import partition_by_count
 from keras_tfopt.accumulation.split import take_rows
+from keras_tfopt.distribution.agreement import Agreement
+from keras_tfopt.distribution.agreement import agreement_of
 from keras_tfopt.distribution.replicas import Replicas
 from keras_tfopt.distribution.replicas import is_synchronous
+from keras_tfopt.distribution.replicas import spans_workers
 from keras_tfopt.plan import ExecutionPlan
+from keras_tfopt.training.agreed_step import AgreedStepFunction
 from keras_tfopt.training.batch import static_rows
 from keras_tfopt.training.batch import to_tensors
+from keras_tfopt.training.failure import describe_batch
 from keras_tfopt.training.padded_function import padded_step_function
 from keras_tfopt.training.replicated_step import ReplicatedStepFunction
 from keras_tfopt.training.step_function import split_step_function
@@ -36,6 +41,7 @@ class LocalFactory:
         self._model = model
         self.convert = to_tensors
         self.rows_of = static_rows
+        self.describe = describe_batch
 
     def is_shape_bound(self, plan: ExecutionPlan) -> bool:
         """Whether a plan's function is for one number of rows only.
@@ -69,6 +75,8 @@ class ReplicatedFactory:
     def __init__(self, model: keras.Model, replicas: Replicas) -> None:
         self._model = model
         self._replicas = replicas
+        self.describe = describe_batch
+        self.rows_of = _rows_of_parts
 
     def convert(self, batch: Any) -> list:
         """Returns a delivered batch as the list of the replicas' parts."""
@@ -77,12 +85,6 @@ class ReplicatedFactory:
             return [to_tensors(part) for part in parts]
         # `train_on_batch` distributes nothing.
         return _divide(to_tensors(batch), self._replicas.count)
-
-    def rows_of(self, batch: list) -> int | None:
-        """Returns the rows of all parts, `None` if they are not known."""
-        rows = [static_rows(part) for part in batch]
-        known = [number for number in rows if number is not None]
-        return sum(known) if len(known) == len(rows) else None
 
     def is_shape_bound(self, plan: ExecutionPlan) -> bool:
         """Whether a plan's function is for one number of rows only.
@@ -100,25 +102,96 @@ class ReplicatedFactory:
                 self._model, self._replicas, spec, batch, plan, mode
             )
         except (BranchWriteError, UnsplittableError) as error:
-            if plan.is_split:
-                raise
-            warnings.warn(
-                f"'{self._model.name}' cannot be divided among replicas "
-                "exactly. Its step runs as Keras makes it: one that fails may "
-                f"leave a trace and is not run again. {error}",
-                stacklevel=2,
-            )
-            return StockStepFunction(
-                self._model, mode, self._replicas.distribute
-            )
+            return _stock(self._model, self._replicas, plan, mode, error)
 
 
-def step_factory(model: keras.Model) -> LocalFactory | ReplicatedFactory:
+class WorkersFactory:
+    """Makes the functions of a model whose replicas live in several processes.
+
+    Args:
+        model: A compiled Keras model.
+        agreement: `Agreement` of the workers of its strategy.
+    """
+
+    def __init__(self, model: keras.Model, agreement: Agreement) -> None:
+        self._model = model
+        self._replicas = agreement.replicas
+        self._agreement = agreement
+        self.rows_of = _rows_of_parts
+        self._facts: tuple[int | None, str] = (None, "")
+
+    def convert(self, batch: Any) -> list:
+        """Returns a delivered batch as the list of the parts of this worker."""
+        parts = self._replicas.local_parts(batch)
+        # A worker with one replica is delivered its part as it is.
+        return [to_tensors(part) for part in parts or [batch]]
+
+    def describe(self, batch: Any) -> tuple[int | None, str]:
+        """Returns what the workers agreed on for the batch that ran last."""
+        return self._facts
+
+    def is_shape_bound(self, plan: ExecutionPlan) -> bool:
+        """Whether a plan's function is for one number of rows only."""
+        return plan.jit_compile
+
+    def make(
+        self, spec: list, batch: list, plan: ExecutionPlan, mode: StepMode
+    ) -> Any:
+        """Makes a function; see `AgreedStepFunction`."""
+        try:
+            return AgreedStepFunction(
+                self._model,
+                self._agreement,
+                spec,
+                batch,
+                plan,
+                mode,
+                self._note,
+            )
+        except (BranchWriteError, UnsplittableError) as error:
+            return _stock(self._model, self._replicas, plan, mode, error)
+
+    def _note(self, rows: int, key: str) -> None:
+        self._facts = rows, key
+
+
+def step_factory(
+    model: keras.Model,
+) -> LocalFactory | ReplicatedFactory | WorkersFactory:
     """Returns what makes the functions of a model."""
     strategy = _compat.strategy_of(model)
-    if is_synchronous(strategy):
-        return ReplicatedFactory(model, Replicas(strategy))
-    return LocalFactory(model)
+    if not is_synchronous(strategy):
+        return LocalFactory(model)
+    if spans_workers(strategy):
+        return WorkersFactory(model, agreement_of(strategy))
+    return ReplicatedFactory(model, Replicas(strategy))
+
+
+def _stock(
+    model: keras.Model,
+    replicas: Replicas,
+    plan: ExecutionPlan,
+    mode: StepMode,
+    error: Exception,
+) -> StockStepFunction:
+    """Returns Keras' own step for what cannot be divided, unless it must be."""
+    if plan.is_split:
+        raise error
+    warnings.warn(
+        f"'{model.name}' cannot be divided among replicas exactly. Its step "
+        "runs as Keras makes it: one that fails may leave a trace and is not "
+        f"run again. {error}",
+        stacklevel=3,
+    )
+    spans = replicas.total > replicas.count
+    return StockStepFunction(model, mode, replicas.distribute, spans)
+
+
+def _rows_of_parts(batch: list) -> int | None:
+    """Returns the rows of all parts here, `None` if they are not known."""
+    rows = [static_rows(part) for part in batch]
+    known = [number for number in rows if number is not None]
+    return sum(known) if len(known) == len(rows) else None
 
 
 def _divide(batch: Any, count: int) -> list:

@@ -28,6 +28,8 @@ class StepFunctions:
     Attributes:
         convert: Callable that makes tensors of what an iterator delivers.
         rows_of: Callable that returns the rows of what `convert` made.
+        describe: Callable from a batch to its rows and its `shape_key`, by
+            which remedies decide.
     """
 
     def __init__(self, model: keras.Model, mode: StepMode) -> None:
@@ -36,6 +38,7 @@ class StepFunctions:
         self._placement = placement_of(model)
         self.convert = self._factory.convert
         self.rows_of = self._factory.rows_of
+        self.describe = self._factory.describe
         self._mode = mode
         # Callbacks that check results come and go with each `fit`.
         self._by_check: dict[Any, dict[Any, Any]] = {}

@@ -35,6 +35,8 @@ class StockStepFunction:
         mode: `StepMode`.
         deliver: Callable that makes a batch what an iterator delivers. Defaults
             to the batch itself.
+        spans_workers: Boolean. Whether the model trains on several workers.
+            Defaults to `False`.
     """
 
     compiled = None
@@ -44,8 +46,11 @@ class StockStepFunction:
         model: keras.Model,
         mode: StepMode,
         deliver: Callable[[Any], Any] | None = None,
+        spans_workers: bool = False,
     ) -> None:
         step = model.train_step if mode.differentiates else model.test_step
+        if spans_workers:
+            step = with_log_vectors(step)
         self._run = _compat.stock_function(model, step)
         self._deliver = deliver or (lambda batch: batch)
         self.capacity = model.steps_per_execution

@@ -76,6 +76,11 @@ class XLAPolicy(Remedy):
         self._compiled: dict[tuple[Hashable, Shapes], CompiledFunction] = {}
         self.ledger = CompilationLedger(settings)
 
+    @property
+    def decides_alike(self) -> bool:
+        """Whether it does without measuring how long steps take."""
+        return self._mode != "auto"
+
     def switch(self, mode: str) -> None:
         """Changes the mode, whatever failed or was measured before."""
         self._mode = mode

@@ -249,3 +249,17 @@ def test_files_are_on_the_disk_before_their_name(generations, monkeypatch):
         ("rename", folder),
         ("fsync", "backups"),
     ]
+
+
+def test_number_and_what_others_need(tmp_path):
+    generations = Generations(str(tmp_path / "backups"), 1)
+    assert generations.last_number() == 0
+    for number in (3, 7, 8):
+        generations.write(number, {}, "run", number, complete=3)
+    assert generations.last_number() == 8
+    # One that has not reached all workers yet is no reason to lose the last.
+    found = [generations.latest(below=below).number for below in (9, 8)]
+    assert found == [8, 3]
+    assert generations.latest(below=3) is None
+    assert generations.read(3).state["content"] == 3
+    assert generations.read(4) is None

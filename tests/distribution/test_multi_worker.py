@@ -1,10 +1,10 @@
-"""Two workers train as one device does."""
+"""Several workers train as one device does, and fail together."""
 
 import concurrent.futures
-import json
+import functools
+import re
 import socket
 
-import keras
 import numpy as np
 import pytest
 
@@ -12,9 +12,9 @@ from keras_tfopt import distribution
 from keras_tfopt.distribution.peers import wait_for_peers
 from keras_tfopt.launcher import Cluster
 from keras_tfopt.launcher import local_cluster
-from tests import models
 from tests import subprocesses
-from tests.equivalence import run
+from tests.distribution.workers import cases
+from tests.distribution.workers.place import Place
 
 
 def free_addresses(count):
@@ -25,42 +25,97 @@ def tf_config(addresses, index):
     return Cluster(tuple(addresses), 0, len(addresses)).tf_config(index)
 
 
+@pytest.fixture(scope="module")
+def groups(tmp_path_factory):
+    """Returns what groups of two and of three workers leave, by their size."""
+    folder = tmp_path_factory.mktemp("groups")
+    process = subprocesses.run_python(
+        *("-m", "tests.distribution.workers.groups", "cases", str(folder)),
+        TF_ENABLE_ONEDNN_OPTS="0",
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.splitlines()[-1] == "[[0, 0], [0, 0, 0]]"
+    return folder
+
+
+@functools.cache
+def on_one_device(case):
+    return case(Place())
+
+
+def outcomes(groups, case, count):
+    """Returns what a case left on each of some workers."""
+    found = []
+    for index in range(count):
+        path = groups / str(count) / f"{case.__name__}-{index}.npz"
+        arrays = np.load(path)
+        named = {name.replace("|", "/"): arrays[name] for name in arrays}
+        assert "error" not in named, str(named.get("error"))
+        found.append(named)
+    return found
+
+
 @pytest.mark.distributed
-def test_two_workers_equal_one_device(tmp_path):
-    addresses = free_addresses(2)
+@pytest.mark.parametrize(
+    ("case", "count"),
+    [
+        *((case, 2) for case in cases.ON_TWO),
+        *((case, 3) for case in cases.ON_THREE),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_workers_equal_one_device(groups, case, count, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    expected = on_one_device(case)
+    for found in outcomes(groups, case, count):
+        assert found.keys() >= expected.keys()
+        for key, wanted in expected.items():
+            scale = max(1.0, float(np.max(np.abs(wanted), initial=0)))
+            np.testing.assert_allclose(
+                found[key], wanted, rtol=0, atol=1e-6 * scale, err_msg=key
+            )
 
-    def work(index):
-        path = tmp_path / f"{index}.json"
-        process = subprocesses.run_python(
-            "-m",
-            "tests.distribution.worker",
-            str(path),
-            TF_CONFIG=tf_config(addresses, index),
-        )
-        assert process.returncode == 0, process.stderr
-        return json.loads(path.read_text())
 
-    def train(model):
-        x, y = models.X[:24], models.Y[:24]
-        return models.fit(model, x, y, batch_size=8, validation_data=(x, y))
+@pytest.mark.distributed
+def test_all_recover_from_a_shortage_on_one(groups):
+    for found in outcomes(groups, cases.shortage, 2):
+        sizes, steps = found["events"].tolist()
+        # Parts of 5 rows; then two steps without a failure.
+        assert sizes == [2, 1, 2]
+        assert steps == [0, 0, 2]
 
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        results = pool.map(work, range(2))
-        expected = run(models.regressor, train, keras.Model)
-        outputs = expected.model.predict(models.X[:24], verbose=0)
-        for result in results:
-            assert result["name"] == "multi_worker_mirrored"
-            assert result["replicas"] == 2
-            assert result["history"].keys() == expected.history.keys()
-            for key, values in expected.history.items():
-                np.testing.assert_allclose(
-                    result["history"][key], values, rtol=1e-6, atol=1e-6
-                )
-            np.testing.assert_allclose(result["outputs"], outputs, atol=1e-6)
-            for actual, wanted in zip(
-                result["weights"], expected.model.get_weights(), strict=True
-            ):
-                np.testing.assert_allclose(actual, wanted, atol=1e-6)
+
+@pytest.mark.distributed
+def test_all_recover_from_a_real_shortage_on_one(groups):
+    for found in outcomes(groups, cases.exhausted, 2):
+        assert found["events"].tolist() == [16]
+
+
+@pytest.mark.distributed
+def test_all_raise_what_one_has_raised(groups):
+    first, second = outcomes(groups, cases.failure, 2)
+    # What TensorFlow makes of an error in a Python function.
+    name = "InvalidArgumentError: injected"
+    assert first["raised"].tolist() == second["raised"].tolist() == [name]
+    for key in first.keys() - {"raised"}:
+        np.testing.assert_array_equal(first[key], second[key])
+
+
+@pytest.mark.distributed
+def test_all_refuse_what_is_not_finite(groups):
+    for found in outcomes(groups, cases.infinite, 2):
+        assert found["bad"].tolist() == [1, 1]
+
+
+@pytest.mark.distributed
+def test_what_workers_cannot_do_alike_is_refused(groups):
+    for found in outcomes(groups, cases.refusals, 2):
+        batch, same, *others = found["said"]
+        assert "`train_on_batch`" in batch
+        assert "AutoShardPolicy.OFF" in same and "Expected" in same
+        assert ["PlanAhead", "StablePlan", "XLAPolicy"] == [
+            re.search("Received: (.*?),", text)[1] for text in others
+        ]
 
 
 def cluster(addresses, index=0):
