@@ -174,7 +174,7 @@ class _Group:
                 _logger.warning(
                     "Worker %d ended with code %d and starts again, %d of %d "
                     "times.",
-                    worker.index,
+                    self._cluster.task(worker.index)[1],
                     exit_code(worker.poll()),
                     self._replaced,
                     self._settings.max_restarts,
