@@ -224,3 +224,11 @@ def test_trace_names_the_layers():
     assert process.returncode == 0, process.stderr
     assert "MiB at the peak of a step" in process.stdout
     assert "dense_5" in process.stdout
+
+
+def test_parameter_servers_are_started_on_one_host(invoke):
+    result = invoke(
+        "launch", "--hosts", "a,b", "--parameter-servers", "1", "--", "true"
+    )
+    assert result.exit_code == 2
+    assert "Received: --hosts a,b" in result.output

@@ -1,6 +1,5 @@
 """Commands that start several workers."""
 
-from collections.abc import Callable
 import functools
 import sys
 from typing import Annotated
@@ -61,7 +60,7 @@ def launch(
     )
     log = launcher.WorkerLog(sys.stdout)
     if parameter_servers:
-        log = launcher.WorkerLog(sys.stdout, _names(local()))
+        log = launcher.WorkerLog(sys.stdout, local().name_of)
     launched = launcher.LaunchSettings(
         command,
         local
@@ -79,16 +78,6 @@ def launch(
         print(error, file=sys.stderr)
         raise typer.Exit(2) from error
     raise typer.Exit(code)
-
-
-def _names(cluster: launcher.Cluster) -> Callable[[int], str]:
-    """Returns what names the processes of a cluster with a coordinator."""
-
-    def name_of(index: int) -> str:
-        job, place = cluster.task(index)
-        return job if job == "chief" else f"{job} {place}"
-
-    return name_of
 
 
 def manifest(

@@ -57,6 +57,15 @@ class Cluster:
         ]
         return tasks[index]
 
+    def name_of(self, index: int) -> str:
+        """Returns what people call a worker, such as `"worker 1"`.
+
+        Args:
+            index: Integer. Index of the worker.
+        """
+        job, place = self.task(index)
+        return job if job == "chief" else f"{job} {place}"
+
     def tf_config(self, index: int) -> str:
         """Returns the `TF_CONFIG` of a worker.
 

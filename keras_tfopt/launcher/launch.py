@@ -119,8 +119,8 @@ class _Group:
             if failed is None and (failed := self._failed()):
                 deadline = min(deadline, self._deadline())
                 _logger.warning(
-                    "Worker %d ended with code %d; the others have %.0f s.",
-                    failed.index,
+                    "%s ended with code %d; the others have %.0f s.",
+                    self._name(failed),
                     exit_code(failed.poll()),
                     self._settings.grace_seconds,
                 )
@@ -172,15 +172,17 @@ class _Group:
             ):
                 self._replaced += 1
                 _logger.warning(
-                    "Worker %d ended with code %d and starts again, %d of %d "
-                    "times.",
-                    worker.index,
+                    "%s ended with code %d and starts again, %d of %d times.",
+                    self._name(worker),
                     exit_code(worker.poll()),
                     self._replaced,
                     self._settings.max_restarts,
                 )
                 worker.close()
                 self._workers[place] = self._start(worker.index)
+
+    def _name(self, worker: Worker) -> str:
+        return self._cluster.name_of(worker.index).capitalize()
 
     def _deadline(self) -> float:
         return time.monotonic() + self._settings.grace_seconds

@@ -74,6 +74,10 @@ class StepQueue:
             step = self._pending.popleft()
             try:
                 return step.get()
+            except tf.errors.UnavailableError:
+                # The worker died with the result, and the step runs again.
+                self.coordinator.join()
+                return step.get()
             except tf.errors.OpError:
                 # The error of the step that others were cancelled for.
                 self.coordinator.join()
