@@ -133,20 +133,21 @@ def test_worker_that_is_missing_is_named():
 
 def test_workers_wait_for_each_other():
     addresses = free_addresses(2)
+    servers = []
+
+    def stand_in(index):
+        # For TensorFlow, which listens there once all have been found.
+        port = int(addresses[index].split(":")[1])
+        servers.append(socket.create_server(("127.0.0.1", port)))
+
     with concurrent.futures.ThreadPoolExecutor() as pool:
         first = pool.submit(wait_for_peers, cluster(addresses), 60)
-        # What stands in its place in TensorFlow once it has found the other.
-        first.add_done_callback(
-            lambda _: servers.append(
-                socket.create_server(
-                    ("127.0.0.1", int(addresses[0].split(":")[1]))
-                )
-            )
-        )
-        servers = []
+        first.add_done_callback(lambda _: stand_in(0))
         wait_for_peers(cluster(addresses, 1), 60)
+        stand_in(1)
         first.result()
-    servers[0].close()
+    for server in servers:
+        server.close()
 
 
 def test_own_address_that_is_taken():
