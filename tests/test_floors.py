@@ -18,6 +18,7 @@ FLOORS = [
         "_compat_remat",
         "_version",
         "errors",
+        "placement",
         "plan",
         "rows",
         "turns",

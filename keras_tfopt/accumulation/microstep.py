@@ -18,6 +18,8 @@ from keras_tfopt.accumulation.losses import summed_activity_losses
 from keras_tfopt.accumulation.remat import rematerialized
 from keras_tfopt.accumulation.scope import RecordingScope
 from keras_tfopt.accumulation.split import count_rows
+from keras_tfopt.placement import at
+from keras_tfopt.placement import placements
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.plan import Remat
 from keras_tfopt.rows import RowPosition
@@ -275,4 +277,8 @@ def _sum(first: Gradient, second: Gradient) -> Gradient:
 
 def read_values(variables: list[keras.Variable]) -> list[tf.Tensor]:
     """Returns the values of variables as tensors."""
-    return [tf.convert_to_tensor(variable.value) for variable in variables]
+    values = []
+    for variable, device in zip(variables, placements(variables), strict=True):
+        with at(device):
+            values.append(tf.convert_to_tensor(variable.value))
+    return values

@@ -1,5 +1,6 @@
 """Optimizer updates one variable after the other, for their memory."""
 
+from collections.abc import Iterable
 from collections.abc import Iterator
 import contextlib
 from typing import Any
@@ -7,9 +8,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_tfopt.placement import at
+
 
 @contextlib.contextmanager
-def chained_updates(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
+def chained_updates(
+    optimizer: keras.optimizers.Optimizer, devices: Iterable[str | None] = ()
+) -> Iterator[None]:
     """Makes an optimizer update its variables in a chain.
 
     In a graph, Keras' updates do not depend on each other, and TensorFlow may
@@ -19,7 +24,10 @@ def chained_updates(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
     Args:
         optimizer: The optimizer; inside a `LossScaleOptimizer` the inner one
             is chained.
+        devices: What `placements` tells of the variables. On several devices,
+            each updates its own. Defaults to none.
     """
+    is_spread = any(devices)
     while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer = optimizer.inner_optimizer
     update_step = optimizer.update_step
@@ -33,7 +41,10 @@ def chained_updates(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
         known = len(graph.get_operations())
         # The copies of a variable on other devices have their own memory.
         device = variable.device
-        with tf.control_dependencies(previous.get(device, [])):
+        with (
+            tf.control_dependencies(previous.get(device, [])),
+            at(device if is_spread else None),
+        ):
             update_step(gradient, variable, learning_rate)
         writes = writing_operations(known)
         if not writes:
