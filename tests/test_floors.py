@@ -15,6 +15,7 @@ FLOORS = [
         "_compat",
         "_compat_fit",
         "_compat_memory",
+        "_compat_placement",
         "_compat_remat",
         "_version",
         "errors",
