@@ -12,6 +12,9 @@ from typing import TypeAlias
 import keras
 import tensorflow as tf
 
+from keras_tfopt.devices import at
+from keras_tfopt.devices import placements
+
 Gradient: TypeAlias = "tf.Tensor | tf.IndexedSlices | None"
 
 
@@ -29,10 +32,13 @@ def zero_gradients(
         List of float32 zeros (float64 for such variables), empty
         `tf.IndexedSlices`, and `None`.
     """
-    return [
-        _zero(variable, gradient)
-        for variable, gradient in zip(variables, like, strict=True)
-    ]
+    zeros = []
+    for variable, gradient, device in zip(
+        variables, like, placements(variables), strict=True
+    ):
+        with at(device):
+            zeros.append(_zero(variable, gradient))
+    return zeros
 
 
 def loop_gradients(total: list[Gradient], count: Any) -> list:
@@ -48,12 +54,28 @@ def loop_gradients(total: list[Gradient], count: Any) -> list:
     return [_loop_variable(gradient, count) for gradient in total]
 
 
-def add_to_loop(carry: list, index: tf.Tensor, gradients: list) -> list:
-    """Returns the loop variables with the gradients of one micro-batch."""
-    result = []
-    for variable, gradient in zip(carry, gradients, strict=True):
+def add_to_loop(
+    carry: list,
+    index: tf.Tensor,
+    gradients: list,
+    devices: list[str | None] | None = None,
+) -> list:
+    """Returns the loop variables with the gradients of one micro-batch.
+
+    Args:
+        carry: List of the loop variables.
+        index: Int32 scalar. Index of the micro-batch.
+        gradients: List of its gradients.
+        devices: What `placements` tells of the variables. Defaults to `None`,
+            which leaves the choice to TensorFlow.
+    """
+    result: list = []
+    for variable, gradient, device in zip(
+        carry, gradients, devices or [None] * len(carry), strict=True
+    ):
         if isinstance(variable, tf.Tensor):
-            result.append(variable + tf.cast(gradient, variable.dtype))
+            with at(device):
+                result.append(variable + tf.cast(gradient, variable.dtype))
         elif variable:
             values, indices = variable
             result.append(
@@ -89,10 +111,15 @@ def cast_gradients(
     gradients: list[Gradient], variables: list[keras.Variable]
 ) -> list[Gradient]:
     """Returns gradients in the dtypes of their variables."""
-    return [
-        None if gradient is None else tf.cast(gradient, variable.dtype)
-        for gradient, variable in zip(gradients, variables, strict=True)
-    ]
+    result: list[Gradient] = []
+    for gradient, variable, device in zip(
+        gradients, variables, placements(variables), strict=True
+    ):
+        with at(device):
+            result.append(
+                None if gradient is None else tf.cast(gradient, variable.dtype)
+            )
+    return result
 
 
 def _zero(variable: keras.Variable, like: Any) -> Gradient:

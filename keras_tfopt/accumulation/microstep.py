@@ -20,6 +20,8 @@ from keras_tfopt.accumulation.padding import RealRows
 from keras_tfopt.accumulation.remat import rematerialized
 from keras_tfopt.accumulation.scope import RecordingScope
 from keras_tfopt.accumulation.split import count_rows
+from keras_tfopt.devices import at
+from keras_tfopt.devices import placements
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.rows import RowPosition
 from keras_tfopt.rows import rows_at
@@ -351,4 +353,8 @@ def _sum(first: Gradient, second: Gradient) -> Gradient:
 
 def read_values(variables: list[keras.Variable]) -> list[tf.Tensor]:
     """Returns the values of variables as tensors."""
-    return [tf.convert_to_tensor(variable.value) for variable in variables]
+    values = []
+    for variable, device in zip(variables, placements(variables), strict=True):
+        with at(device):
+            values.append(tf.convert_to_tensor(variable.value))
+    return values

@@ -20,6 +20,7 @@ from keras_tfopt.accumulation.split import Partition
 from keras_tfopt.accumulation.split import Run
 from keras_tfopt.accumulation.split import count_rows
 from keras_tfopt.accumulation.split import take_rows
+from keras_tfopt.devices import placements
 
 
 class StepResult(NamedTuple):
@@ -175,6 +176,7 @@ class SplitStep:
             `Accumulation`.
         """
         weights = read_values(self.trainable)
+        devices = placements(self.trainable)
 
         def add(
             index: Any,
@@ -188,7 +190,9 @@ class SplitStep:
             own = share._replace(first_row=share.first_row + start)
             result = self._microstep(rows, weights, state, own)
             return (
-                gradients_lib.add_to_loop(gradients, index, result.gradients),
+                gradients_lib.add_to_loop(
+                    gradients, index, result.gradients, devices
+                ),
                 result.updates,
                 merge_all_moments(moments, result.moments),
                 result.logs,

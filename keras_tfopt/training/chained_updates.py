@@ -1,5 +1,6 @@
 """Optimizer updates one variable after the other, for their memory."""
 
+from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
 from typing import Any
@@ -8,11 +9,13 @@ import keras
 import tensorflow as tf
 
 from keras_tfopt.accumulation.optimizer_build import innermost
+from keras_tfopt.devices import at
 
 
 @contextlib.contextmanager
 def chained_updates(
-    optimizer: keras.optimizers.Optimizer, device: str | None = None
+    optimizer: keras.optimizers.Optimizer,
+    place: Callable[[Any], str] | None = None,
 ) -> Iterator[None]:
     """Makes an optimizer update its variables in a chain.
 
@@ -23,8 +26,9 @@ def chained_updates(
     Args:
         optimizer: The optimizer; inside a `LossScaleOptimizer` the inner one
             is chained.
-        device: String. Where to compute the updates, which are assigned where
-            the variables are. Defaults to where TensorFlow puts them.
+        place: Callable from a variable to the device that computes its update,
+            which is assigned where the variable is. Defaults to where
+            TensorFlow puts it.
     """
     optimizer = innermost(optimizer)
     update_step = optimizer.update_step
@@ -32,15 +36,17 @@ def chained_updates(
 
     def update(gradient: Any, variable: Any, learning_rate: Any) -> None:
         if tf.executing_eagerly():
-            with _placed(device):
+            with at(place(variable) if place else None):
                 update_step(gradient, variable, learning_rate)
             return
         graph = tf.compat.v1.get_default_graph()
         known = len(graph.get_operations())
         # The copies of a variable on other devices have their own memory.
         owner = variable.device
-        before = previous.get(owner, [])
-        with tf.control_dependencies(before), _placed(device):
+        with (
+            tf.control_dependencies(previous.get(owner, [])),
+            at(place(variable) if place else None),
+        ):
             update_step(gradient, variable, learning_rate)
         writes = writing_operations(known)
         if not writes:
@@ -61,11 +67,6 @@ def chained_updates(
             del attributes["update_step"]
         else:
             attributes["update_step"] = own
-
-
-def _placed(device: str | None) -> contextlib.AbstractContextManager:
-    # `None` would take back the device that is set outside.
-    return contextlib.nullcontext() if device is None else tf.device(device)
 
 
 def writing_operations(known: int) -> list[tf.Operation]:

@@ -5,6 +5,7 @@ import keras
 from keras_tfopt import _compat
 from keras_tfopt.distribution.replicas import is_synchronous
 from keras_tfopt.distribution.replicas import spans_workers
+from keras_tfopt.distribution.shard_checks import check_devices
 from keras_tfopt.plan import ExecutionPlan
 
 
@@ -88,6 +89,7 @@ def check_plan(model: keras.Model, plan: ExecutionPlan) -> None:
     Raises:
         ValueError: Names what prevents it and the way out.
     """
+    check_devices(model, plan)
     if plan.is_split or plan.gathers:
         check_splittable(model, plan)
     if plan.remat is not None and not is_manageable(model):

@@ -8,10 +8,13 @@ import warnings
 import keras
 import tensorflow as tf
 
+from keras_tfopt import _compat
 from keras_tfopt.accumulation import SplitStep
 from keras_tfopt.accumulation import StepResult
 from keras_tfopt.accumulation import WholeStep
 from keras_tfopt.accumulation.host_memory import HOST
+from keras_tfopt.devices import at
+from keras_tfopt.devices import placements
 from keras_tfopt.errors import InterruptedCommitError
 from keras_tfopt.training.chained_updates import chained_updates
 from keras_tfopt.training.chained_updates import writing_operations
@@ -78,7 +81,7 @@ def commit(
         log: `CommitLog` that notes beginning and end.
     """
     # Without the barrier a write may run ahead of a gradient that fails.
-    result, outputs = awaited(result)
+    result, outputs = awaited(result, _devices_of(step, result))
     checks = run_check(step, result, outputs)
 
     def write_behind(begin: list[tf.Operation]) -> None:
@@ -139,19 +142,42 @@ def _look_back(step: WholeStep | SplitStep) -> None:
         check.look_back(step)
 
 
-def awaited(result: Any) -> tuple[Any, list[tf.Tensor]]:
+def _devices_of(
+    step: WholeStep | SplitStep, result: StepResult
+) -> dict[int, str | None]:
+    """Returns where what is written belongs, by the identity of tensors."""
+    devices: dict[int, str | None] = {}
+    for values, variables in (
+        (result.gradients, step.trainable if result.gradients else []),
+        (result.updates, step.updated),
+    ):
+        for value, device in zip(values, placements(variables), strict=True):
+            for leaf in tf.nest.flatten(value, expand_composites=True):
+                devices[id(leaf)] = device
+    return devices
+
+
+def awaited(
+    result: Any, devices: dict[int, str | None] | None = None
+) -> tuple[Any, list[tf.Tensor]]:
     """Returns a nest and its tensors, each of which can be waited for.
 
     A control dependency on the output of a function call waits for the side
     effects of the call only, once TensorFlow inlines it. One on an identity
     waits for the value.
+
+    Args:
+        result: The nest.
+        devices: Dict of the devices of tensors, by their identities. Defaults
+            to `None`, which leaves the choice to TensorFlow.
     """
     if tf.executing_eagerly():
         return result, []
-    flat = [
-        tf.identity(leaf) if isinstance(leaf, tf.Tensor) else leaf
-        for leaf in tf.nest.flatten(result, expand_composites=True)
-    ]
+    flat = []
+    for leaf in tf.nest.flatten(result, expand_composites=True):
+        with at((devices or {}).get(id(leaf))):
+            is_tensor = isinstance(leaf, tf.Tensor)
+            flat.append(tf.identity(leaf) if is_tensor else leaf)
     tensors = [leaf for leaf in flat if isinstance(leaf, tf.Tensor)]
     packed = tf.nest.pack_sequence_as(result, flat, expand_composites=True)
     return packed, tensors
@@ -162,9 +188,19 @@ def chained(
 ) -> contextlib.AbstractContextManager:
     """Returns what chains the optimizer's updates where there are any."""
     if step.mode.differentiates and step.trainable:
-        device = HOST if step.plan.offloads("slots") else None
-        return chained_updates(model.optimizer, device)
+        return chained_updates(model.optimizer, _update_place(step))
     return contextlib.nullcontext()
+
+
+def _update_place(
+    step: SplitStep | WholeStep,
+) -> Callable[[Any], str] | None:
+    """Returns what tells where to update a variable, if TensorFlow must not."""
+    if step.plan.offloads("slots"):
+        return lambda variable: HOST
+    if any(placements(step.trainable)):
+        return lambda variable: variable.device
+    return None
 
 
 def write(
@@ -188,6 +224,17 @@ def write(
             "The model does not have any trainable weights.", stacklevel=2
         )
         return
-    model.optimizer.apply_gradients(
-        zip(result.gradients, step.trainable, strict=True)
-    )
+    with _in_place(model, step):
+        model.optimizer.apply_gradients(
+            zip(result.gradients, step.trainable, strict=True)
+        )
+
+
+def _in_place(
+    model: keras.Model, step: WholeStep | SplitStep
+) -> contextlib.AbstractContextManager:
+    """Returns what leaves gradients on several devices where they are."""
+    if not any(placements(step.trainable)):
+        return contextlib.nullcontext()
+    # Even without replicas, their sum passes through the default device.
+    return _compat.without_reduction(model.optimizer)

@@ -2,12 +2,15 @@
 
 import pathlib
 
-DIVIDED = pathlib.Path(__file__).with_name("replicated")
+FOLDER = pathlib.Path(__file__).parent
+# Each asks for its own number of CPUs.
+DIVIDED = [FOLDER / "replicated", FOLDER / "sharded"]
 
 
 def pytest_ignore_collect(collection_path, config):
     """Collects them only if they are asked for by their folder."""
-    is_asked_for = any("replicated" in argument for argument in config.args)
-    if DIVIDED in (collection_path, *collection_path.parents):
-        return None if is_asked_for else True
+    for folder in DIVIDED:
+        if folder in (collection_path, *collection_path.parents):
+            is_asked_for = any(folder.name in one for one in config.args)
+            return None if is_asked_for else True
     return None
