@@ -123,7 +123,8 @@ class BadStepRemedy(Remedy):
             "action": action,
         }
         self.events.append(event)
-        temporary = f"{self._report_path}.tmp"
+        # Workers of one training write the same.
+        temporary = f"{self._report_path}.{os.getpid()}.tmp"
         try:
             with open(temporary, "w", encoding="utf-8") as file:
                 json.dump(self.events, file, indent=1)
