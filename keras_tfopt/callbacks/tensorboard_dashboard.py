@@ -66,16 +66,17 @@ class TensorBoardDashboard(TelemetryCallback):
             epochs are always there. Defaults to 10.
         histogram_steps: Integer or `None`. Every how many updates to write the
             distribution of each weight. Defaults to `None`, never.
-        gradient_histogram_steps: Integer or `None`. Every how many updates to
-            count the gradients of each variable, in the graph of the step, and
-            at most once a second to write them: of the whole batch, unscaled,
-            and before clipping; of an embedding, the rows that were used.
-            Works as `GradientMonitor` does, on models without a `train_step`
-            of their own. Defaults to `None`, never.
         images: Callable or `None`. Called as `images(model, epoch)` at the end
             of each epoch, it returns a dict of pictures by name: arrays of
             shape `(height, width, channels)`, or several of them, of bytes or
             of floats from 0 to 1. Defaults to `None`.
+        gradient_histogram_steps: Integer or `None`. Every how many updates to
+            count the gradients of each variable, in the graph of the step, and
+            at most once a second to write them: of the whole batch, unscaled,
+            and before clipping; of an embedding, the rows that were used.
+            A count takes about as long as three optimizer updates.
+            Works as `GradientMonitor` does, on models without a `train_step`
+            of their own. Defaults to `None`, never.
 
     Raises:
         ValueError: If a value is none of these; in `fit`, if gradients are

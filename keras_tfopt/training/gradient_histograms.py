@@ -103,9 +103,6 @@ class GradientHistograms:
 def histogram(values: tf.Tensor) -> tf.Tensor:
     """Returns the range of values, and how many lie in each part of it.
 
-    `tf.histogram_fixed_width` fails where all values are equal, which would
-    end the step.
-
     Args:
         values: Tensor of any shape. Those that are not finite are left out.
 
@@ -118,11 +115,10 @@ def histogram(values: tf.Tensor) -> tf.Tensor:
     high = tf.reduce_max(tf.where(is_finite, values, float("-inf")))
     # Halves: the whole range may be beyond float32.
     share = tf.math.divide_no_nan(values / 2 - low / 2, high / 2 - low / 2)
-    position = tf.clip_by_value(share * BINS, 0.0, BINS - 1.0)
-    # What has a negative index is not summed.
-    index = tf.cast(tf.where(is_finite, position, -1.0), tf.int32)
-    counts = tf.math.unsorted_segment_sum(
-        tf.cast(is_finite, tf.int32), index, BINS
-    )
+    # An empty range, or a value that is not finite, would end the step here.
+    share = tf.where(is_finite, share, 0.0)
+    counts = tf.histogram_fixed_width(share, [0.0, 1.0], BINS)
+    broken = tf.math.count_nonzero(~is_finite, dtype=counts.dtype)
+    counts -= broken * tf.one_hot(0, BINS, dtype=counts.dtype)
     ends = tf.cast(tf.stack([low, high]), tf.float64)
     return tf.concat([ends, tf.cast(counts, tf.float64)], axis=0)
