@@ -17,6 +17,10 @@ from keras_tfopt.telemetry.records import CallRecord
 from keras_tfopt.telemetry.records import Image
 from keras_tfopt.telemetry.sources import build_info
 from keras_tfopt.telemetry.worker import is_chief
+from keras_tfopt.training import guarded_step_of
+from keras_tfopt.training import release_guard
+from keras_tfopt.training.gradient_histograms import GradientHistograms
+from keras_tfopt.training.guarded_step import GuardedStep
 
 _logger = logging.getLogger("keras_tfopt")
 
@@ -39,7 +43,7 @@ class TensorBoardDashboard(TelemetryCallback):
     | `memory/...`, `xla/...`, `backup/...` | as far as they are known |
     | `optimizer/...` | with `GradientMonitor` |
     | `epoch/<name>` | what Keras reports at the end of each epoch |
-    | `weights/<path>` | histograms, if asked for |
+    | `weights/<path>`, `gradients/<path>` | histograms, if asked for |
 
     Example:
 
@@ -66,9 +70,17 @@ class TensorBoardDashboard(TelemetryCallback):
             of each epoch, it returns a dict of pictures by name: arrays of
             shape `(height, width, channels)`, or several of them, of bytes or
             of floats from 0 to 1. Defaults to `None`.
+        gradient_histogram_steps: Integer or `None`. Every how many updates to
+            count the gradients of each variable, in the graph of the step, and
+            at most once a second to write them: of the whole batch, unscaled,
+            and before clipping; of an embedding, the rows that were used.
+            A count takes about as long as three optimizer updates.
+            Works as `GradientMonitor` does, on models without a `train_step`
+            of their own. Defaults to `None`, never.
 
     Raises:
-        ValueError: If a value is none of these.
+        ValueError: If a value is none of these; in `fit`, if gradients are
+            asked for and the step cannot be looked into.
     """
 
     def __init__(
@@ -77,6 +89,7 @@ class TensorBoardDashboard(TelemetryCallback):
         interval_seconds: float = 10.0,
         histogram_steps: int | None = None,
         images: Callable[[keras.Model, int], Mapping[str, Any]] | None = None,
+        gradient_histogram_steps: int | None = None,
     ) -> None:
         super().__init__(interval_seconds)
         if not isinstance(log_dir, (str, os.PathLike)) or not str(log_dir):
@@ -86,6 +99,9 @@ class TensorBoardDashboard(TelemetryCallback):
                 "folder."
             )
         check_positive_integer("histogram_steps", histogram_steps)
+        check_positive_integer(
+            "gradient_histogram_steps", gradient_histogram_steps
+        )
         if images is not None and not callable(images):
             raise ValueError(
                 "Invalid value for argument `images`. "
@@ -95,14 +111,29 @@ class TensorBoardDashboard(TelemetryCallback):
         self.log_dir = os.fspath(log_dir)
         self.histogram_steps = histogram_steps
         self.images = images
+        self.gradient_histogram_steps = gradient_histogram_steps
         self._run: Any = None
         self._is_complete = False
         self._steps_to_histogram = 0
+        self._gradients: GradientHistograms | None = None
+        self._is_counting = False
+        self._last_counted = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Joins the session of the model."""
-        self._is_complete = False
+        """Joins the session, and counts gradients if asked for."""
+        self._is_complete = self._is_counting = False
+        if self.gradient_histogram_steps is not None:
+            guard = guarded_step_of(self.model)
+            # One that is not built gets its variables with the first batch.
+            if self.model.built:
+                self._count_gradients(guard)
         super().on_train_begin(logs)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Notes what a call did; counts in a model that is built only now."""
+        if self.gradient_histogram_steps is not None and not self._is_counting:
+            self._count_gradients(guarded_step_of(self.model))
+        super().on_train_batch_end(batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Notes the logs of an epoch, and asks for pictures."""
@@ -128,6 +159,9 @@ class TensorBoardDashboard(TelemetryCallback):
         """Leaves the session, which ends with the last one."""
         self._is_complete = True
         super().on_train_end(logs)
+        if self._is_counting and self._gradients is not None:
+            guarded_step_of(self.model).remove_check(self._gradients)
+            release_guard(self.model, "train")
 
     def open(self, history: History) -> None:
         """Begins a file."""
@@ -146,9 +180,14 @@ class TensorBoardDashboard(TelemetryCallback):
             return
         for record in records:
             if isinstance(record, CallRecord):
-                self._count(record)
+                self._describe(record)
             else:
                 self._run.write(record)
+        if self._is_counting and self._gradients is not None:
+            updates, rows = self._gradients.read()
+            if updates != self._last_counted:
+                self._last_counted = updates
+                self._run.write_gradients(updates, self._gradients.names, rows)
 
     def publish(self, history: History) -> None:
         """Writes a point of each curve."""
@@ -161,7 +200,20 @@ class TensorBoardDashboard(TelemetryCallback):
         if run is not None:
             run.close(self._is_complete)
 
-    def _count(self, record: CallRecord) -> None:
+    def _count_gradients(self, guard: GuardedStep) -> None:
+        """Adds the counting of gradients to the steps of the model."""
+        every = self.gradient_histogram_steps
+        counted = self._gradients
+        if every is not None and (
+            counted is None or not counted.is_of(self.model)
+        ):
+            counted = GradientHistograms(self.model, every)
+            self._last_counted = 0
+        if counted is not None:
+            guard.add_check(counted)
+            self._gradients, self._is_counting = counted, True
+
+    def _describe(self, record: CallRecord) -> None:
         """Writes histograms when it is time."""
         self._run.describe(record)
         if self.histogram_steps is None:

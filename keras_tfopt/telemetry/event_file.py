@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from tensorboard.compat.proto import event_pb2
 from tensorboard.compat.proto import summary_pb2
+from tensorboard.plugins.histogram import metadata as histogram_metadata
 from tensorboard.plugins.histogram import summary_v2 as histogram
 from tensorboard.plugins.image import metadata as image_metadata
 from tensorboard.plugins.scalar import summary_v2 as scalar
@@ -79,6 +80,31 @@ def text_summary(tag: str, value: str) -> Any:
 def histogram_summary(tag: str, values: np.ndarray) -> Any:
     """Returns the distribution of the values of an array."""
     return histogram.histogram_pb(tag, values)
+
+
+def counted_summary(
+    tag: str, low: float, high: float, counts: np.ndarray
+) -> Any:
+    """Returns the distribution of values that were counted already.
+
+    Args:
+        tag: String.
+        low: Float. The least value.
+        high: Float. The largest value.
+        counts: Array. How many values lie in each of equal bins between them.
+    """
+    # Of values that are all equal TensorBoard has the count in the last bin.
+    counts = counts if high > low else counts[::-1]
+    edges = np.linspace(low, high, len(counts) + 1)
+    tensor = tensor_util.make_tensor_proto(
+        np.stack([edges[:-1], edges[1:], counts], axis=1), dtype=np.float64
+    )
+    metadata = histogram_metadata.create_summary_metadata(
+        display_name=None, description=None
+    )
+    summary = summary_pb2.Summary()
+    summary.value.add(tag=tag, metadata=metadata, tensor=tensor)
+    return summary
 
 
 def image_summary(tag: str, pixels: Any) -> Any:

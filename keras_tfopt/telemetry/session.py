@@ -177,10 +177,10 @@ class TelemetrySession:
 
     def _sample(self, is_last: bool) -> None:
         start = time.thread_time()
-        records = [self._records.popleft() for _ in range(len(self._records))]
-        self._figures.take(records)
-        self._publishers.handle(records)
+        self._hand_out()
         poll(self.store, self._sources, self._failed_sources)
+        # Some put records of their own; there may be no next sample.
+        self._hand_out()
         if is_last or time.monotonic() > self._explain_at:
             self._explain_absences()
         if is_last:
@@ -191,6 +191,11 @@ class TelemetrySession:
         self.store.add(
             "telemetry_overhead_seconds_total", time.thread_time() - start
         )
+
+    def _hand_out(self) -> None:
+        records = [self._records.popleft() for _ in range(len(self._records))]
+        self._figures.take(records)
+        self._publishers.handle(records)
 
     def _explain_absences(self) -> None:
         self._explain_at = math.inf

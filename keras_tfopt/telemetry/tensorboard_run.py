@@ -5,6 +5,7 @@ import dataclasses
 import time
 from typing import Any
 
+import numpy as np
 from tensorboard.plugins.hparams import api_pb2
 from tensorboard.plugins.hparams import summary as hparams_summary
 from tensorboard.plugins.hparams import summary_v2 as hparams
@@ -12,6 +13,7 @@ from tensorboard.plugins.hparams import summary_v2 as hparams
 from keras_tfopt.plan import PlanEvent
 from keras_tfopt.telemetry.catalogue import all_curves
 from keras_tfopt.telemetry.event_file import EventFile
+from keras_tfopt.telemetry.event_file import counted_summary
 from keras_tfopt.telemetry.event_file import histogram_summary
 from keras_tfopt.telemetry.event_file import image_summary
 from keras_tfopt.telemetry.event_file import scalar_summary
@@ -124,6 +126,26 @@ class TensorBoardRun:
                     f"{TAG_PREFIX}weights/{variable.path}", variable.numpy()
                 ),
             )
+        self._file.flush()
+
+    def write_gradients(
+        self, step: int, names: list[str], rows: np.ndarray
+    ) -> None:
+        """Writes the distribution of each gradient that there is.
+
+        Args:
+            step: Integer. Optimizer updates so far.
+            names: List of the paths of the variables.
+            rows: Array with a row for each: least value, largest value, counts.
+        """
+        points = [
+            counted_summary(
+                f"{TAG_PREFIX}gradients/{name}", row[0], row[1], row[2:]
+            )
+            for name, row in zip(names, rows, strict=True)
+            if row[2:].any()
+        ]
+        self._file.write(time.time(), step, *points)
         self._file.flush()
 
     def close(self, is_complete: bool) -> None:

@@ -1,6 +1,7 @@
 """Models whose steps run under a plan."""
 
 from keras_tfopt.training.installation import guard_of as guard_of
+from keras_tfopt.training.installation import guarded_step_of as guarded_step_of
 from keras_tfopt.training.installation import release_guard as release_guard
 from keras_tfopt.training.interruption import (
     TrainingInterrupted as TrainingInterrupted,

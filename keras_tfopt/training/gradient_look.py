@@ -99,13 +99,13 @@ class GradientLook:
     def _gradient_figures(
         self, result: StepResult, weights: list[tf.Tensor]
     ) -> tf.Tensor:
-        scale = self._scale()
+        scale = loss_scale(self._model.optimizer)
         rows = []
         for index, gradient in enumerate(result.gradients):
             missing = tf.constant(float("nan"))
             norm, dead = missing, missing
             if gradient is not None:
-                norm = _norm(_rows_of(gradient)) / scale
+                norm = _norm(rows_of(gradient)) / scale
                 if index in self._quiet and isinstance(gradient, tf.Tensor):
                     dead = self._dead_share(index, gradient)
             rows.append(tf.stack([norm, _norm(weights[index]), dead]))
@@ -120,22 +120,18 @@ class GradientLook:
             is_dead = looks >= _DEAD_LOOKS
         return tf.reduce_mean(tf.cast(is_dead, tf.float32))
 
-    def _scale(self) -> tf.Tensor:
-        """Returns what a `LossScaleOptimizer` multiplied gradients by."""
-        optimizer = self._model.optimizer
-        scale = tf.constant(1.0)
-        while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-            dynamic = tf.convert_to_tensor(optimizer.dynamic_scale.value)
-            scale *= tf.cast(dynamic, tf.float32)
-            optimizer = optimizer.inner_optimizer
-        return scale
+
+def loss_scale(optimizer: Any) -> tf.Tensor:
+    """Returns what a `LossScaleOptimizer` multiplied gradients by."""
+    scale = tf.constant(1.0)
+    while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        dynamic = tf.convert_to_tensor(optimizer.dynamic_scale.value)
+        scale *= tf.cast(dynamic, tf.float32)
+        optimizer = optimizer.inner_optimizer
+    return scale
 
 
-def _variable(value: tf.Tensor) -> tf.Variable:
-    return tf.Variable(value, trainable=False)
-
-
-def _rows_of(gradient: Any) -> tf.Tensor:
+def rows_of(gradient: Any) -> tf.Tensor:
     """Returns a gradient, of a sparse one the rows, each once."""
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
@@ -143,6 +139,10 @@ def _rows_of(gradient: Any) -> tf.Tensor:
     return tf.math.unsorted_segment_sum(
         gradient.values, positions, tf.size(rows)
     )
+
+
+def _variable(value: tf.Tensor) -> tf.Variable:
+    return tf.Variable(value, trainable=False)
 
 
 def _norm(tensor: tf.Tensor) -> tf.Tensor:

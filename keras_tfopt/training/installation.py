@@ -75,6 +75,18 @@ def guard_of(
     return guard
 
 
+def guarded_step_of(model: keras.Model) -> GuardedStep:
+    """Returns the guard of a model's training, which takes checks.
+
+    Args:
+        model: As for `guard_of`.
+    """
+    guard = guard_of(model)
+    if not isinstance(guard, GuardedStep):
+        raise TypeError(f"{type(guard).__name__} does not train.")
+    return guard
+
+
 def release_guard(model: keras.Model, role: str, *remedies: Remedy) -> None:
     """Takes remedies back, and a guard that has neither them nor checks.
 

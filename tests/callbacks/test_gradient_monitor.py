@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from keras_tfopt import AccumModel
 from keras_tfopt import callbacks
+from keras_tfopt.telemetry.records import Detail
 from tests import models
 from tests.telemetry.capture import Capture
 
@@ -180,6 +181,47 @@ def test_own_step_is_refused():
     model = models.regressor(OwnStep)
     with pytest.raises(ValueError, match="OwnStep.train_step"):
         models.fit(model, callbacks=[callbacks.GradientMonitor()])
+
+
+def test_drift_of_weights_is_shown_and_told_once(caplog):
+    inputs = keras.Input((4,))
+    outputs = keras.layers.Dense(1)(keras.layers.Dense(50)(inputs))
+    model = keras.Model(inputs, outputs)
+    models.compiled(model, optimizer=keras.optimizers.SGD(0.0))
+    kernel = model.trainable_variables[0]
+    capture, monitor = Capture(), callbacks.GradientMonitor()
+    models.fit(model, callbacks=[monitor, capture])
+    # Biases begin with equal values, the last kernel has only 50.
+    assert monitor.weight_drift() == {kernel.path: 0.0}
+    assert not caplog.messages
+
+    move = models.AtBatch(1, lambda model: kernel.assign(kernel + 10.0))
+    models.fit(model, callbacks=[monitor, capture, move])
+    # Of ten bins of 20 each, nine are empty and one has all.
+    expected = 9 * (0.1 - 1e-4) * np.log(0.1 / 1e-4) + 0.9 * np.log(10)
+    drift = monitor.weight_drift()
+    assert drift == {kernel.path: pytest.approx(expected)}
+    details = {d.tag: d for d in capture.of_kind(Detail)}
+    shown = details[f"optimizer/weight_drift/{kernel.path}"]
+    assert shown.value == pytest.approx(expected)
+    assert shown.updates == 4 * BATCHES
+    said = [m for m in caplog.messages if "moved far" in m]
+    assert len(said) == 1 and kernel.path in said[0]
+
+
+def test_last_look_at_layers_is_shown_too():
+    capture = Capture()
+    monitor = callbacks.GradientMonitor(interval_steps=1)
+    models.fit(models.regressor(AccumModel), callbacks=[monitor, capture])
+    shown = {d.tag: d.value for d in capture.of_kind(Detail)}
+    last = monitor.figures().details()
+    assert shown == {tag: pytest.approx(value) for tag, value in last.items()}
+
+
+@pytest.mark.parametrize("value", [0, -1.0])
+def test_bad_drift_is_refused(value):
+    with pytest.raises(ValueError, match="max_weight_drift"):
+        callbacks.GradientMonitor(max_weight_drift=value)
 
 
 @pytest.mark.parametrize("value", [0, None, 1.5])

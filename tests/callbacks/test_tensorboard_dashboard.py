@@ -79,6 +79,7 @@ def test_tensorboard_serves_everything(tmp_path):
     board = callbacks.TensorBoardDashboard(
         tmp_path,
         histogram_steps=4,
+        gradient_histogram_steps=1,
         images=lambda model, epoch: {"noise": np.full((4, 6, 3), 0.5)},
     )
     change = models.AtBatch(
@@ -181,11 +182,12 @@ def test_tensorboard_serves_everything(tmp_path):
         assert "accumulation_steps=2, 0.0 s lost: a test" in texts[-1]["text"]
         assert texts[0]["step"] == 2
 
-        tag = f"keras_tfopt/weights/{model.trainable_variables[0].path}"
-        assert tag in ask("plugin/histograms/tags")[RUN]
-        bins = ask("plugin/histograms/histograms", run=RUN, tag=tag)[-1][2]
-        weights = model.trainable_variables[0].numpy()
-        assert sum(count for _, _, count in bins) == weights.size
+        kernel = model.trainable_variables[0]
+        for group in ("weights", "gradients"):
+            tag = f"keras_tfopt/{group}/{kernel.path}"
+            assert tag in ask("plugin/histograms/tags")[RUN]
+            bins = ask("plugin/histograms/histograms", run=RUN, tag=tag)[-1][2]
+            assert sum(count for *_, count in bins) == kernel.numpy().size
 
         images = {"run": RUN, "tag": "keras_tfopt/images/noise", "sample": 0}
         pictures = ask("plugin/images/images", **images)
@@ -267,6 +269,85 @@ def test_pictures_that_fail_do_not_end_training(tmp_path, caplog):
     assert sum("shape (2, 2)" in message for message in caplog.messages) == 1
 
 
+def gradients_of(model):
+    """Returns the gradients of `models.X` by variable, from a plain tape."""
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(models.Y - model(models.X)))
+    values = [v.value for v in model.trainable_variables]
+    gradients = [g.numpy() for g in tape.gradient(loss, values)]
+    paths = [v.path for v in model.trainable_variables]
+    return dict(zip(paths, gradients, strict=True))
+
+
+def scaled_sgd():
+    inner = keras.optimizers.SGD(0.1)
+    return keras.optimizers.LossScaleOptimizer(inner, initial_scale=256)
+
+
+@pytest.mark.parametrize(
+    ("cls", "settings", "make_optimizer"),
+    [
+        (keras.Model, {}, lambda: keras.optimizers.SGD(0.1, clipnorm=1e-3)),
+        (AccumModel, {"microbatch_size": 4}, scaled_sgd),
+    ],
+)
+def test_histograms_of_gradients_are_those_of_the_whole_batch(
+    tmp_path, cls, settings, make_optimizer
+):
+    keras.utils.set_random_seed(0)
+    model = models.regressor(cls, {"optimizer": make_optimizer()}, **settings)
+    gradients = gradients_of(model)
+    board = callbacks.TensorBoardDashboard(tmp_path, gradient_histogram_steps=1)
+    monitor = callbacks.GradientMonitor(interval_steps=1)
+    models.fit(
+        model, epochs=1, batch_size=models.ROWS, callbacks=[board, monitor]
+    )
+    reader = read_run(tmp_path)
+    for path, gradient in gradients.items():
+        (event,) = reader.Tensors(f"keras_tfopt/gradients/{path}")
+        assert event.step == 1
+        left, right, counts = tf.make_ndarray(event.tensor_proto).T
+        assert left[0] == pytest.approx(gradient.min(), rel=1e-4)
+        assert right[-1] == pytest.approx(gradient.max(), rel=1e-4)
+        if gradient.size > 1:
+            np.testing.assert_allclose(left[1:], right[:-1])
+            expected, _ = np.histogram(gradient, 30)
+            np.testing.assert_array_equal(counts, expected)
+        else:
+            assert list(counts) == [0] * 29 + [1]
+    assert monitor.figures().by_variable().keys() == gradients.keys()
+
+
+def test_counting_gradients_changes_nothing_and_goes_away(tmp_path):
+    def trained(*extra):
+        keras.utils.set_random_seed(0)
+        layers = [keras.layers.Dense(3), keras.layers.Dense(1)]
+        # It is built by its first batch.
+        model = models.compiled(keras.Sequential(layers))
+        models.fit(model, callbacks=list(extra))
+        return model
+
+    board = callbacks.TensorBoardDashboard(tmp_path, gradient_histogram_steps=2)
+    model, stock = trained(board), trained()
+    for a, b in zip(model.get_weights(), stock.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+    assert "make_train_function" not in vars(model)
+    # Of the updates 2 to 6, the first and each second one behind it.
+    path = model.trainable_variables[0].path
+    events = read_run(tmp_path).Tensors(f"keras_tfopt/gradients/{path}")
+    assert events[-1].step == 2 * BATCHES
+
+
+def test_gradients_of_an_own_step_are_refused(tmp_path):
+    class OwnStep(keras.Model):
+        def train_step(self, data):
+            return super().train_step(data)
+
+    board = callbacks.TensorBoardDashboard(tmp_path, gradient_histogram_steps=2)
+    with pytest.raises(ValueError, match="OwnStep.train_step"):
+        models.fit(models.regressor(OwnStep), callbacks=[board])
+
+
 def test_only_the_chief_writes(tmp_path, monkeypatch):
     model = models.regressor(keras.Model)
     config = {"cluster": {"worker": ["a:1", "b:1"]}}
@@ -283,6 +364,7 @@ def test_only_the_chief_writes(tmp_path, monkeypatch):
     [
         {"log_dir": ""},
         {"log_dir": "logs", "histogram_steps": 0},
+        {"log_dir": "logs", "gradient_histogram_steps": 0},
         {"log_dir": "logs", "images": 3},
         {"log_dir": "logs", "interval_seconds": -1},
     ],

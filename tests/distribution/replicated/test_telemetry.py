@@ -45,16 +45,25 @@ def test_publishers(strategy, cls, tmp_path):
     assert added[4].rows[0].figure.startswith(f"{UPDATES} in ")
 
 
-def test_gradients(strategy):
-    def norms(make, cls):
+def test_gradients(strategy, tmp_path):
+    def seen(make, cls):
         keras.utils.set_random_seed(0)
         model = make(cls)
         monitor = callbacks.GradientMonitor(interval_steps=1)
-        models.fit(model, callbacks=[monitor])
-        return monitor.figures().by_variable().values()
+        board = callbacks.TensorBoardDashboard(
+            tmp_path, gradient_histogram_steps=1
+        )
+        models.fit(model, callbacks=[monitor, board])
+        update, rows = board._gradients.read()
+        assert update == UPDATES
+        # Rounding may move a value on an edge to the next bin.
+        ends, sizes = rows[:, :2], rows[:, 2:].sum(axis=1)
+        return monitor.figures().by_variable().values(), ends, sizes
 
-    one = norms(models.regressor, keras.Model)
-    several = norms(under(strategy, models.regressor), AccumModel)
+    one, one_ends, one_sizes = seen(models.regressor, keras.Model)
+    several, ends, sizes = seen(under(strategy, models.regressor), AccumModel)
+    np.testing.assert_allclose(ends, one_ends, rtol=1e-4, atol=1e-7)
+    np.testing.assert_array_equal(sizes, one_sizes)
     for actual, expected in zip(several, one, strict=True):
         # Norms of float32.
         np.testing.assert_allclose(
