@@ -13,7 +13,7 @@ from keras_tfopt.telemetry.callback import TelemetryCallback
 from keras_tfopt.telemetry.history import History
 from keras_tfopt.telemetry.records import Reading
 from keras_tfopt.telemetry.replica_figures import ReplicaFigures
-from keras_tfopt.training import guard_of
+from keras_tfopt.training import guarded_step_of
 from keras_tfopt.training import release_guard
 from keras_tfopt.training.checks import overridden_step
 from keras_tfopt.training.guarded_step import GuardedStep
@@ -178,9 +178,7 @@ class DistributionMonitor(TelemetryCallback):
             )
 
     def _watch_replicas(self, count: int) -> None:
-        guard = guard_of(self.model)
-        if not isinstance(guard, GuardedStep):
-            raise TypeError(f"{type(guard).__name__} does not train.")
+        guard = guarded_step_of(self.model)
         if self._clock is None or self._clock.count != count:
             self._clock = ReplicaClock(count)
         guard.add_check(self._clock)
