@@ -15,8 +15,9 @@ UPSTREAM := tensorflow==2.21.0 keras==3.15.1 jax \
 UPSTREAM_TESTS := keras.src.callbacks keras.src.models \
 	keras.src.trainers.trainer_test
 
-# Most of a test is tracing, which keeps one core busy.
-PYTEST_FLAGS := --numprocesses 2 --dist loadfile
+# Two cores, and a third process while others wait for an allocator or for
+# processes of theirs. In the order of folders, long tests are not left to last.
+PYTEST_FLAGS := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # Hides TensorFlow's information and warnings, and shows its errors.
 export TF_CPP_MIN_LOG_LEVEL ?= 2

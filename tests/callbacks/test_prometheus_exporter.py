@@ -140,7 +140,8 @@ def test_port_is_free_again_after_an_exception():
     while time.monotonic() < deadline:
         try:
             scrape(port)
-        except urllib.error.URLError:
+        except OSError:
+            # Closed, or about to be.
             break
         time.sleep(0.1)
     socket.create_server(("127.0.0.1", port)).close()

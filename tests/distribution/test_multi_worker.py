@@ -68,8 +68,9 @@ def test_workers_equal_one_device(groups, case, count, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     expected = on_one_device(case)
     for found in outcomes(groups, case, count):
-        assert found.keys() >= expected.keys()
         for key, wanted in expected.items():
+            # Keras names the slots of an inner optimizer by where it is built.
+            key = key.replace(":loss_scale_optimizer/adam_w/", ":adam_w/")
             scale = max(1.0, float(np.max(np.abs(wanted), initial=0)))
             np.testing.assert_allclose(
                 found[key], wanted, rtol=0, atol=1e-6 * scale, err_msg=key
