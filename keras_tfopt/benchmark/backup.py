@@ -188,6 +188,7 @@ def measure_backups(
     backup = kind.make(folder)
     clock = _Clock(batches - 1, lambda: kind.wait(backup))
     _fit(model, batches, [clock, backup])
+    kind.wait(backup)
     # Every second step is followed by a backup, which is on the disk before the
     # next one: the odd ones, of which the first is left out.
     saved = range(3, 2 * rounds + 2, 2)
