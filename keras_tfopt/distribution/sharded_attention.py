@@ -11,12 +11,11 @@ from keras_tfopt._compat_placement import remove_mask
 from keras_tfopt.devices import fan_out
 from keras_tfopt.devices import run_on
 from keras_tfopt.distribution.mesh import Devices
-from keras_tfopt.distribution.sharded_layer import ShardedLayer
-from keras_tfopt.distribution.sharded_layer import check_regularizer
+from keras_tfopt.distribution.sharded_layer import KernelAndBiasLayer
 
 
 @keras.saving.register_keras_serializable(package="keras_tfopt")
-class ParallelMultiHeadAttention(ShardedLayer):
+class ParallelMultiHeadAttention(KernelAndBiasLayer):
     """`keras.layers.MultiHeadAttention` with some heads on each device.
 
     Each device holds the projections of its heads, with gradients and optimizer
@@ -72,26 +71,13 @@ class ParallelMultiHeadAttention(ShardedLayer):
         value_dim: int | None = None,
         use_bias: bool = True,
         output_dim: int | None = None,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(devices, **kwargs)
+        super().__init__(devices, use_bias, **kwargs)
         self.num_heads = num_heads
         self.key_dim = key_dim
         self.value_dim = value_dim or key_dim
-        self.use_bias = use_bias
         self.output_dim = output_dim
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.kernel_regularizer = check_regularizer(
-            "kernel_regularizer", kernel_regularizer
-        )
-        self.bias_regularizer = check_regularizer(
-            "bias_regularizer", bias_regularizer
-        )
 
     def build(
         self,
@@ -260,18 +246,12 @@ class ParallelMultiHeadAttention(ShardedLayer):
 
     def get_config(self) -> dict[str, Any]:
         """Returns the config."""
-        serialize = keras.saving.serialize_keras_object
         return {
             **super().get_config(),
             "num_heads": self.num_heads,
             "key_dim": self.key_dim,
             "value_dim": self.value_dim,
-            "use_bias": self.use_bias,
             "output_dim": self.output_dim,
-            "kernel_initializer": serialize(self.kernel_initializer),
-            "bias_initializer": serialize(self.bias_initializer),
-            "kernel_regularizer": serialize(self.kernel_regularizer),
-            "bias_regularizer": serialize(self.bias_regularizer),
         }
 
 

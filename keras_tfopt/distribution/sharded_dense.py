@@ -9,14 +9,14 @@ from keras_tfopt.devices import fan_out
 from keras_tfopt.devices import run_on
 from keras_tfopt.distribution.mesh import Devices
 from keras_tfopt.distribution.mesh import split_sizes
+from keras_tfopt.distribution.sharded_layer import KernelAndBiasLayer
 from keras_tfopt.distribution.sharded_layer import ShardedLayer
-from keras_tfopt.distribution.sharded_layer import check_regularizer
 
 # They look at all units of an example at once.
 _COUPLING = ("softmax", "log_softmax", "sparsemax", "glu")
 
 
-class _ParallelDense(ShardedLayer):
+class _ParallelDense(KernelAndBiasLayer):
     """The arguments that both layers share with `keras.layers.Dense`."""
 
     def __init__(
@@ -24,11 +24,6 @@ class _ParallelDense(ShardedLayer):
         units: int,
         devices: Devices,
         activation: Any = None,
-        use_bias: bool = True,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(devices, **kwargs)
@@ -39,15 +34,6 @@ class _ParallelDense(ShardedLayer):
             )
         self.units = units
         self.activation = keras.activations.get(activation)
-        self.use_bias = use_bias
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.kernel_regularizer = check_regularizer(
-            "kernel_regularizer", kernel_regularizer
-        )
-        self.bias_regularizer = check_regularizer(
-            "bias_regularizer", bias_regularizer
-        )
 
     def _add_kernel(self, size: int, axis: int) -> None:
         self._add_sharded(
@@ -73,16 +59,10 @@ class _ParallelDense(ShardedLayer):
 
     def get_config(self) -> dict[str, Any]:
         """Returns the config."""
-        serialize = keras.saving.serialize_keras_object
         return {
             **super().get_config(),
             "units": self.units,
             "activation": keras.activations.serialize(self.activation),
-            "use_bias": self.use_bias,
-            "kernel_initializer": serialize(self.kernel_initializer),
-            "bias_initializer": serialize(self.bias_initializer),
-            "kernel_regularizer": serialize(self.kernel_regularizer),
-            "bias_regularizer": serialize(self.bias_regularizer),
         }
 
 

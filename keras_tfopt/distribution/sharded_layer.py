@@ -196,7 +196,54 @@ class ShardedLayer(keras.layers.Layer):
         ]
 
 
-def check_regularizer(name: str, regularizer: Any) -> Any:
+class KernelAndBiasLayer(ShardedLayer):
+    """Base of the layers whose weights are kernels and biases.
+
+    Args:
+        devices: As for `ColumnParallelDense`.
+        use_bias: Boolean. Defaults to `True`.
+        kernel_initializer: As for the stock layer.
+        bias_initializer: As for the stock layer.
+        kernel_regularizer: L1, L2 or L1L2. Defaults to `None`.
+        bias_regularizer: L1, L2 or L1L2. Defaults to `None`.
+        **kwargs: As for `keras.layers.Layer`.
+    """
+
+    def __init__(
+        self,
+        devices: Devices,
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(devices, **kwargs)
+        self.use_bias = use_bias
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.kernel_regularizer = _check_regularizer(
+            "kernel_regularizer", kernel_regularizer
+        )
+        self.bias_regularizer = _check_regularizer(
+            "bias_regularizer", bias_regularizer
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the config."""
+        serialize = keras.saving.serialize_keras_object
+        return {
+            **super().get_config(),
+            "use_bias": self.use_bias,
+            "kernel_initializer": serialize(self.kernel_initializer),
+            "bias_initializer": serialize(self.bias_initializer),
+            "kernel_regularizer": serialize(self.kernel_regularizer),
+            "bias_regularizer": serialize(self.bias_regularizer),
+        }
+
+
+def _check_regularizer(name: str, regularizer: Any) -> Any:
     """Returns a regularizer that the pieces of a weight can have.
 
     Args:

@@ -35,18 +35,16 @@ def chained_updates(
     previous: dict[str, list[tf.Operation]] = {}
 
     def update(gradient: Any, variable: Any, learning_rate: Any) -> None:
+        placed = at(place(variable) if place else None)
         if tf.executing_eagerly():
-            with at(place(variable) if place else None):
+            with placed:
                 update_step(gradient, variable, learning_rate)
             return
         graph = tf.compat.v1.get_default_graph()
         known = len(graph.get_operations())
         # The copies of a variable on other devices have their own memory.
         owner = variable.device
-        with (
-            tf.control_dependencies(previous.get(owner, [])),
-            at(place(variable) if place else None),
-        ):
+        with tf.control_dependencies(previous.get(owner, [])), placed:
             update_step(gradient, variable, learning_rate)
         writes = writing_operations(known)
         if not writes:

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from keras_tfopt import _compat
+from keras_tfopt.accumulation.backward_order import together
 from keras_tfopt.training.applied_steps import AppliedSteps
 from keras_tfopt.training.batch import to_tensors
 from keras_tfopt.training.checks import overridden_step
@@ -216,8 +217,8 @@ def _shared_updates(
         counter.value.assign_add(tf.cast(value, counter.dtype))
 
     def apply_together(grads: list, *args: Any, **kwargs: Any) -> None:
-        together = _together(grads)
-        once(lambda: apply(together, *args, **kwargs))
+        gradients = together(grads)
+        once(lambda: apply(gradients, *args, **kwargs))
 
     # In `vars`, past the tracking of `__setattr__`.
     vars(counter)["assign_add"] = add
@@ -227,18 +228,3 @@ def _shared_updates(
     finally:
         del vars(counter)["assign_add"]
         del vars(optimizer)["apply"]
-
-
-def _together(gradients: list) -> list:
-    """Returns gradients each of which waits for all others."""
-    known = [g for g in gradients if g is not None]
-    flat = tf.nest.flatten(known, expand_composites=True)
-    with tf.control_dependencies(flat):
-        return [
-            None
-            if gradient is None
-            else tf.nest.map_structure(
-                tf.identity, gradient, expand_composites=True
-            )
-            for gradient in gradients
-        ]

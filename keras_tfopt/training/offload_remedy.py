@@ -6,7 +6,6 @@ from typing import Any
 import keras
 
 from keras_tfopt import _compat
-from keras_tfopt.plan import OFFLOADABLE
 from keras_tfopt.plan import ExecutionPlan
 from keras_tfopt.training.failure import StepFailure
 from keras_tfopt.training.placement import bytes_of
@@ -91,11 +90,8 @@ class OffloadRemedy:
 
 
 def _with(plan: ExecutionPlan, name: str) -> ExecutionPlan:
-    offload = (*(plan.offload or ()), name)
     # XLA gives way: it is for speed.
-    is_streamed = offload != ("slots",)
-    return dataclasses.replace(
-        plan,
-        offload=tuple(n for n in OFFLOADABLE if n in offload),
-        jit_compile=plan.jit_compile and not is_streamed,
+    planned = dataclasses.replace(
+        plan.compiled(False), offload=(*(plan.offload or ()), name)
     )
+    return planned.compiled(plan.jit_compile)
